@@ -1,0 +1,2 @@
+//! Load generator, drive probe, tables: measures raidd and any other NVMe/TCP target alike.
+fn main() {}

@@ -1,0 +1,2 @@
+//! The command line of raidd's control plane.
+fn main() {}

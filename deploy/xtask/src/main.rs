@@ -1,0 +1,2 @@
+//! The project's chores: tests, guest, generated code.
+fn main() {}

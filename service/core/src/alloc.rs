@@ -1,0 +1,1 @@
+//! Assignment of extents to groups: a pure function over free space and roles.

@@ -1,0 +1,1 @@
+//! Superblocks and configuration slots, byte by byte.

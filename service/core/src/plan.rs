@@ -1,0 +1,1 @@
+//! How a write to a stripe is carried out: one pure function.

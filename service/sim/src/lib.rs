@@ -1,0 +1,1 @@
+//! Simulated drives and clock around raid-core; workloads, fault plans and checkers.

@@ -1,0 +1,1 @@
+//! The process: command line, configuration, state directory, quick start, demo, orderly stop.

@@ -1,0 +1,2 @@
+//! Redundant arrays in user space, served as NVMe-oF namespaces.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Reactors: pinned threads that poll; mailboxes between them; adaptive sleep.

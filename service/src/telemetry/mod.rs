@@ -1,0 +1,1 @@
+//! Counters and histograms, recorded per reactor without locks and merged when read.
