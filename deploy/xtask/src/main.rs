@@ -1,2 +1,51 @@
-//! The project's chores: tests, guest, generated code.
-fn main() {}
+//! The project's chores, so that each is one command: `cargo xtask test`, `cargo xtask vm initiator`.
+
+mod packages;
+mod test;
+mod vm;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Chores of the raidd workspace")]
+struct Arguments {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Run every test: formatting, lints, unit, exhaustive, property, simulation, end to end, and the guest.
+    Test {
+        /// The inner loop: no guest, no lints, a short simulation.
+        #[arg(long)]
+        quick: bool,
+    },
+    /// Run a job in a Linux guest against a raidd on this host.
+    Vm {
+        #[command(subcommand)]
+        job: VmJob,
+    },
+}
+
+#[derive(Subcommand)]
+enum VmJob {
+    /// The guest's kernel connects, formats, fills and checks while a member is failed and replaced.
+    Initiator,
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().chore {
+        Chore::Test { quick } => test::run(quick),
+        Chore::Vm { job: VmJob::Initiator } => vm::initiator(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
