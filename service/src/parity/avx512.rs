@@ -65,6 +65,12 @@ unsafe impl Vector for Zmm {
     }
 
     #[inline(always)]
+    unsafe fn prefetch(at: *const u8) {
+        // SAFETY: a prefetch never faults, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn mul_add(self, x: Self, (low, high): Self::Coef) -> Self {
         // SAFETY: the trait's contract.
         unsafe {

@@ -15,6 +15,10 @@ const ROUNDS: usize = 7;
 const ROUND: Duration = Duration::from_millis(20);
 /// Starts of buffers are staggered by this much, as the pool's are: page-aligned starts collide in the cache's sets.
 const STAGGER: usize = 512;
+/// The most buffers that one operation needs: ten sources and two destinations.
+const BUFFERS: usize = 12;
+/// Sets of buffers for the cold figures: 156 MiB, several times what a core gets of the last cache.
+const COLD_SETS: usize = 208;
 
 /// One figure.
 #[derive(Clone, Debug, Serialize)]
@@ -27,6 +31,9 @@ pub struct BenchRow {
     pub sources: usize,
     /// Bytes in each source.
     pub bytes: usize,
+    /// False if the same buffers are used over and over, so that they are in the second cache; true if each call gets
+    /// others, so that they come from memory.
+    pub cold: bool,
     /// Source bytes per second, in GiB/s.
     pub gib_per_s: f64,
 }
@@ -36,69 +43,75 @@ pub struct BenchRow {
 pub struct BenchReport {
     /// The kernel that the daemon would use.
     pub chosen: &'static str,
-    /// The machine's plain copy rate in the same run, in GiB/s of data copied: the yardstick for all others. Source and
-    /// destination fit in the cache, as the kernels' do.
-    pub copy_gib_per_s: f64,
-    /// The figures.
+    /// The figures. The first are plain copies, the yardstick for all others.
     pub rows: Vec<BenchRow>,
 }
 
-/// Measures every kernel that this CPU can run. Takes a few seconds of one core.
+/// Measures every kernel that this CPU can run. Takes about five seconds of one core, and 160 MiB of memory.
 pub fn bench_report() -> BenchReport {
-    let memory = Memory::new(12);
+    let memory = Memory::new(COLD_SETS * BUFFERS);
     let mut rows = vec![];
-    for (operation, function) in
-        [("copy", copy as unsafe fn(*mut u8, *const u8, usize)), ("copy_streaming", copy_streaming)]
-    {
-        let (dst, src) = (memory.at(0), memory.at(1));
-        // SAFETY: two buffers of CHUNK bytes.
-        let gib_per_s = rate(CHUNK, || unsafe { function(dst, black_box(src), CHUNK) });
-        rows.push(BenchRow { kernel: "memory", operation, sources: 1, bytes: CHUNK, gib_per_s });
-    }
-    let copy_gib_per_s = rows[0].gib_per_s;
-    for kernel in KERNELS.iter().filter(|k| k.available()) {
-        for sources in [3, 7, 10] {
-            rows.push(measure(kernel, "xor", 1, false, &memory, sources, |_| [1, 0]));
-            rows.push(measure(kernel, "pq", 2, false, &memory, sources, |i| [1, 1 << (i % 8)]));
-            rows.push(measure(kernel, "recover2", 2, false, &memory, sources, |i| [17 + i as u8, 99 + i as u8]));
+    for cold in [false, true] {
+        for (operation, function) in
+            [("copy", copy as unsafe fn(*mut u8, *const u8, usize)), ("copy_streaming", copy_streaming)]
+        {
+            let gib_per_s = rate(CHUNK, cold, |set| {
+                let (dst, src) = (memory.at(set, 0), memory.at(set, 1));
+                // SAFETY: two buffers of CHUNK bytes.
+                unsafe { function(dst, black_box(src), CHUNK) }
+            });
+            rows.push(BenchRow { kernel: "memory", operation, sources: 1, bytes: CHUNK, cold, gib_per_s });
         }
-        rows.push(measure(kernel, "delta", 2, true, &memory, 2, |_| [1, 8]));
     }
-    BenchReport { chosen: super::kernel().name(), copy_gib_per_s, rows }
+    for kernel in KERNELS.iter().filter(|k| k.available()) {
+        let mut row = |operation, outputs, cold, sources, coef: &dyn Fn(usize) -> [u8; 2]| {
+            let gib_per_s = measure(kernel, outputs, operation == "delta", cold, &memory, sources, coef);
+            rows.push(BenchRow { kernel: kernel.name(), operation, sources, bytes: CHUNK, cold, gib_per_s });
+        };
+        for (sources, cold) in [(3, false), (7, false), (10, false), (10, true)] {
+            row("xor", 1, cold, sources, &|_| [1, 0]);
+            row("pq", 2, cold, sources, &|i| [1, 1 << (i % 8)]);
+            row("recover2", 2, cold, sources, &|i| [17 + i as u8, 99 + i as u8]);
+        }
+        row("delta", 2, false, 2, &|_| [1, 8]);
+    }
+    BenchReport { chosen: super::kernel().name(), rows }
 }
 
 fn measure(
-    kernel: &'static Kernel,
-    operation: &'static str,
+    kernel: &Kernel,
     outputs: usize,
     accumulate: bool,
+    cold: bool,
     memory: &Memory,
     sources: usize,
-    coef: impl Fn(usize) -> [u8; 2],
-) -> BenchRow {
-    let dst = [memory.at(0), memory.at(1)];
-    let terms: Vec<Term> = (0..sources).map(|i| (memory.at(2 + i).cast_const(), coef(i))).collect();
-    // SAFETY: all buffers have CHUNK bytes and are disjoint.
-    let gib_per_s = rate(CHUNK * sources, || unsafe {
-        combine(kernel, CHUNK, &dst[..outputs], accumulate, black_box(&terms));
-    });
-    BenchRow { kernel: kernel.name(), operation, sources, bytes: CHUNK, gib_per_s }
+    coef: &dyn Fn(usize) -> [u8; 2],
+) -> f64 {
+    rate(CHUNK * sources, cold, |set| {
+        let dst = [memory.at(set, 0), memory.at(set, 1)];
+        let mut terms: [Term; BUFFERS - 2] = [(std::ptr::null(), [0; 2]); BUFFERS - 2];
+        for (i, term) in terms[..sources].iter_mut().enumerate() {
+            *term = (memory.at(set, 2 + i).cast_const(), coef(i));
+        }
+        // SAFETY: the kernel is available; all buffers have CHUNK bytes and are disjoint.
+        unsafe { combine(kernel, CHUNK, &dst[..outputs], accumulate, black_box(&terms[..sources])) }
+    })
 }
 
-/// The median rate of a call that moves `bytes`, in GiB/s.
-fn rate(bytes: usize, mut call: impl FnMut()) -> f64 {
-    call();
+/// The median rate of a call that reads `bytes`, in GiB/s. The call is told which set of buffers to use.
+fn rate(bytes: usize, cold: bool, mut call: impl FnMut(usize)) -> f64 {
+    let sets = if cold { COLD_SETS } else { 1 };
+    let mut calls = 0usize;
     let mut rounds: Vec<f64> = (0..ROUNDS)
         .map(|_| {
-            let start = Instant::now();
-            let mut calls = 0u32;
+            let (start, first) = (Instant::now(), calls);
             while start.elapsed() < ROUND {
                 for _ in 0..8 {
-                    call();
+                    call(calls % sets);
+                    calls += 1;
                 }
-                calls += 8;
             }
-            bytes as f64 * f64::from(calls) / start.elapsed().as_secs_f64() / f64::from(1 << 30)
+            bytes as f64 * (calls - first) as f64 / start.elapsed().as_secs_f64() / f64::from(1 << 30)
         })
         .collect();
     rounds.sort_by(f64::total_cmp);
@@ -113,14 +126,14 @@ struct Memory {
 
 impl Memory {
     fn new(buffers: usize) -> Memory {
-        let mut bytes: Vec<u8> = (0..buffers * (CHUNK + STAGGER)).map(|i| ((i * 31) >> 3) as u8).collect();
+        let mut bytes = vec![0x5a; buffers * (CHUNK + STAGGER)];
         let base = bytes.as_mut_ptr();
         Memory { bytes, base }
     }
 
-    fn at(&self, buffer: usize) -> *mut u8 {
-        let offset = buffer * (CHUNK + STAGGER);
-        assert!(offset + CHUNK <= self.bytes.len(), "there is no buffer {buffer}");
+    fn at(&self, set: usize, buffer: usize) -> *mut u8 {
+        let offset = (set * BUFFERS + buffer) * (CHUNK + STAGGER);
+        assert!(offset + CHUNK <= self.bytes.len(), "there is no buffer {buffer} in set {set}");
         self.base.wrapping_add(offset)
     }
 }

@@ -58,6 +58,12 @@ unsafe impl Vector for Zmm {
     }
 
     #[inline(always)]
+    unsafe fn prefetch(at: *const u8) {
+        // SAFETY: a prefetch never faults, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn mul_add(self, x: Self, matrix: Self::Coef) -> Self {
         // SAFETY: the trait's contract.
         unsafe { Zmm(_mm512_xor_si512(self.0, _mm512_gf2p8affine_epi64_epi8::<0>(x.0, matrix))) }

@@ -31,6 +31,8 @@ pub(super) unsafe trait Vector: Copy {
     unsafe fn add2(self, a: Self, b: Self) -> Self;
     /// The coefficient's tables, from memory.
     unsafe fn coef(c: u8) -> Self::Coef;
+    /// Asks for the line at `at`, which need not be readable, to be brought into the cache.
+    unsafe fn prefetch(at: *const u8);
     /// `self + k * x`.
     unsafe fn mul_add(self, x: Self, k: Self::Coef) -> Self;
 }
@@ -60,6 +62,11 @@ impl Shape {
         }
     }
 }
+
+/// How far ahead of its use a source is prefetched, in bytes. Ten sources are more streams than a core's own prefetcher
+/// follows well: from memory this is a quarter to a half faster, from the cache no slower. Half and twice as far: no
+/// better.
+const AHEAD: usize = 1024;
 
 const XOR: u8 = Shape::Xor as u8;
 const ONE: u8 = Shape::One as u8;
@@ -143,6 +150,8 @@ unsafe fn strips<V: Vector, const U: usize, const SHAPE: u8>(
                 while let [a, b, more @ ..] = rest {
                     for (u, sum) in sum_p.iter_mut().enumerate() {
                         let offset = at + u * V::BYTES;
+                        V::prefetch(a.0.wrapping_add(offset + AHEAD));
+                        V::prefetch(b.0.wrapping_add(offset + AHEAD));
                         *sum = sum.add2(V::load(a.0.add(offset)), V::load(b.0.add(offset)));
                     }
                     rest = more;
@@ -152,7 +161,9 @@ unsafe fn strips<V: Vector, const U: usize, const SHAPE: u8>(
                 let kp = V::coef(coef[0]);
                 let kq = V::coef(coef[1]);
                 for u in 0..U {
-                    let x = V::load(src.add(at + u * V::BYTES));
+                    let offset = at + u * V::BYTES;
+                    V::prefetch(src.wrapping_add(offset + AHEAD));
+                    let x = V::load(src.add(offset));
                     sum_p[u] = if SHAPE == ONE || SHAPE == TWO { sum_p[u].mul_add(x, kp) } else { sum_p[u].add(x) };
                     if two {
                         sum_q[u] = sum_q[u].mul_add(x, kq);

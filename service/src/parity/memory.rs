@@ -16,7 +16,9 @@ pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
 const STREAM_FROM: usize = 4096;
 
 /// Copies `len` bytes past the cache, for a destination that nobody reads soon: a RAM-backed member. It spares the
-/// reading of the destination's old content into the cache, a third of the traffic of an ordinary copy.
+/// reading of the destination's old content into the cache, a third of the traffic of an ordinary copy, and keeps what
+/// the cache holds. Measured on a Zen 5 guest: from memory to memory 32 to 36 GiB/s against 24 to 36 with [`copy`]; but
+/// a destination that is in the cache is written three times slower than with [`copy`], so this is for large ones only.
 ///
 /// # Safety
 ///
