@@ -1,0 +1,168 @@
+//! Stripe activations per stripe written: handling at the last reference of a batch, against handling at every release.
+//!
+//! This measures the engine alone: members answer in the order of arrival and no byte is moved, because only the engine's
+//! decisions count.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use raid_core::action::{Action, BufAddr, IoStatus, IoTag, MemberId, Op, ReqTag, Request, VolumeId};
+use raid_core::engine::{Config, Engine};
+use raid_core::geometry::{Geometry, Level};
+use raid_core::units::Tick;
+use raid_core::view::{GroupView, MemberState, SlotState, SlotView, View, VolumeView};
+use serde::Serialize;
+
+/// Bytes that are written for each row of the table.
+const BYTES: u64 = 64 << 20;
+/// Requests of a batch: what a queue depth of 64 brings in one pass of the reactor.
+const BATCH: u64 = 64;
+/// Bytes of a batch at most, so that large writes still come in batches of several.
+const BATCH_BYTES: u64 = 8 << 20;
+
+/// One row of the table.
+#[derive(Debug, Serialize)]
+pub struct Row {
+    level: &'static str,
+    pattern: &'static str,
+    write_bytes: u32,
+    /// Distinct stripes of each batch, summed up.
+    stripes: u64,
+    activations_last_reference: u64,
+    activations_every_release: u64,
+    member_ios_last_reference: u64,
+    member_ios_every_release: u64,
+}
+
+struct Count {
+    stripes: u64,
+    activations: u64,
+    member_ios: u64,
+}
+
+/// Measures all rows: RAID-5 over five and RAID-6 over six members, 64 KiB chunks.
+pub fn measure() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (level, name, width) in [(Level::Raid5, "raid5", 5), (Level::Raid6, "raid6", 6)] {
+        for pattern in ["sequential", "random"] {
+            for shift in 12..=20 {
+                let bytes = 1u32 << shift;
+                let last = run(level, width, pattern == "random", bytes, false);
+                let every = run(level, width, pattern == "random", bytes, true);
+                rows.push(Row {
+                    level: name,
+                    pattern,
+                    write_bytes: bytes,
+                    stripes: last.stripes,
+                    activations_last_reference: last.activations,
+                    activations_every_release: every.activations,
+                    member_ios_last_reference: last.member_ios,
+                    member_ios_every_release: every.member_ios,
+                });
+            }
+        }
+    }
+    rows
+}
+
+fn run(level: Level, width: u16, random: bool, bytes: u32, handle_every_release: bool) -> Count {
+    let geometry = Geometry { level, width, chunk: 64 << 10, extent: 64 << 20, shards: 16 };
+    let slots = (0..width).map(|m| SlotView { member: MemberId(m), offset: 1 << 20, state: SlotState::InSync }).collect();
+    let view = View {
+        generation: 1,
+        members: vec![MemberState::Active; width as usize],
+        volumes: vec![VolumeView {
+            id: VolumeId(0),
+            geometry,
+            size: geometry.group_bytes(),
+            track_dirty: false,
+            dirty: false,
+            online: true,
+            groups: vec![GroupView { slots, synced: true }],
+        }],
+    };
+    let config = Config {
+        requests: 1024,
+        stripes: 1024,
+        ios: 8192,
+        scratch: BufAddr::new(0, 0),
+        scratch_len: 64 << 20,
+        handle_every_release,
+    };
+    let mut engine = Engine::new(config, Arc::new(view));
+    let mut random_state = 0x9E37_79B9_7F4A_7C15u64;
+    let mut next = 0u64;
+    let mut stripes = 0;
+    let batch = BATCH.min(BATCH_BYTES / u64::from(bytes)).max(1);
+    let mut written = 0;
+    while written < BYTES {
+        let mut touched = BTreeSet::new();
+        for i in 0..batch {
+            let offset = if random {
+                random_state ^= random_state << 13;
+                random_state ^= random_state >> 7;
+                random_state ^= random_state << 17;
+                random_state % (geometry.group_bytes() / u64::from(bytes)) * u64::from(bytes)
+            } else {
+                next = (next + u64::from(bytes)) % (geometry.group_bytes() - u64::from(bytes));
+                next
+            };
+            let first = offset / geometry.stripe_bytes();
+            let last = (offset + u64::from(bytes) - 1) / geometry.stripe_bytes();
+            touched.extend(first..=last);
+            let buf = BufAddr::new(1, i << 20);
+            let op = Op::Write { offset, len: bytes, buf, fua: false };
+            submit(&mut engine, Request { tag: ReqTag(i), volume: VolumeId(0), op });
+            written += u64::from(bytes);
+        }
+        stripes += touched.len() as u64;
+        drain(&mut engine);
+    }
+    let counters = engine.counters();
+    Count { stripes, activations: counters.activations, member_ios: counters.member_reads + counters.member_writes }
+}
+
+fn submit(engine: &mut Engine, mut request: Request) {
+    while let Err(busy) = engine.submit(Tick(0), request) {
+        request = busy.0;
+        drain(engine);
+    }
+}
+
+/// Lets the members answer, in the order of arrival, until nothing is in flight.
+fn drain(engine: &mut Engine) {
+    let mut in_flight: VecDeque<IoTag> = VecDeque::new();
+    loop {
+        while let Some(action) = engine.next_action() {
+            match action {
+                Action::Read { io, .. }
+                | Action::Write { io, .. }
+                | Action::Flush { io, .. }
+                | Action::Zero { io, .. }
+                | Action::Compute { io, .. } => in_flight.push_back(io),
+                Action::Reply { .. } | Action::Event(_) => {}
+            }
+        }
+        let Some(io) = in_flight.pop_front() else { return };
+        engine.complete(Tick(0), io, IoStatus::Ok);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stripe_is_activated_once_per_batch_and_more_often_at_every_release() {
+        let rows = measure();
+        assert_eq!(rows.len(), 2 * 2 * 9);
+        for row in &rows {
+            assert_eq!(row.activations_last_reference, row.stripes, "{row:?}");
+            assert!(row.activations_every_release >= row.stripes, "{row:?}");
+        }
+        // Sixteen 4 KiB writes of one chunk in a batch: handling at every release must cost visibly more.
+        let small = rows.iter().find(|r| r.pattern == "sequential" && r.write_bytes == 4096).expect("the first size");
+        assert!(small.activations_every_release > small.stripes, "{small:?}");
+        assert!(small.member_ios_every_release > small.member_ios_last_reference, "{small:?}");
+    }
+}

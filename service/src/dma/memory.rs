@@ -1,0 +1,119 @@
+//! The regions, and the work that is done on addresses.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
+use raid_core::action::{BufAddr, Step, Term};
+
+use crate::parity;
+
+/// Anonymous memory that lives as long as its `Memory`. Untouched pages cost nothing.
+struct Region {
+    start: NonNull<libc::c_void>,
+    len: usize,
+}
+
+// SAFETY: a region is memory and a length; who may touch which bytes when is the discipline of slots (module head).
+unsafe impl Send for Region {}
+// SAFETY: as above; the struct itself is never changed after its creation.
+unsafe impl Sync for Region {}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `Memory::new` with this length, and nothing refers to it any more.
+        if let Err(e) = unsafe { munmap(self.start, self.len) } {
+            tracing::error!(%e, "a buffer region could not be unmapped");
+        }
+    }
+}
+
+/// All reactors' regions. Cheap to clone.
+#[derive(Clone)]
+pub struct Memory {
+    regions: Arc<Vec<Region>>,
+    kernel: &'static parity::Kernel,
+}
+
+impl Memory {
+    /// Maps `regions` regions of `len` bytes each, rounded up to 2 MiB.
+    pub fn new(regions: usize, len: u64) -> std::io::Result<Memory> {
+        let len = (len.max(1).next_multiple_of(2 << 20)) as usize;
+        let size = std::num::NonZeroUsize::new(len).expect("at least 2 MiB");
+        let mut out = Vec::with_capacity(regions);
+        for _ in 0..regions {
+            let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE;
+            // SAFETY: a fresh anonymous mapping; no existing memory is touched.
+            let start = unsafe { mmap_anonymous(None, size, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, flags)? };
+            // A whole huge page for a first small slot would make an idle daemon large.
+            // SAFETY: advice on the mapping made above.
+            if let Err(e) = unsafe { madvise(start, len, MmapAdvise::MADV_NOHUGEPAGE) } {
+                tracing::debug!(%e, "the kernel has no huge pages to turn off");
+            }
+            out.push(Region { start, len });
+        }
+        Ok(Memory { regions: Arc::new(out), kernel: parity::kernel() })
+    }
+
+    /// Number of regions.
+    pub fn regions(&self) -> usize {
+        self.regions.len()
+    }
+
+    /// Start and length of a region, for registration with a device.
+    pub fn region(&self, region: u16) -> (*mut u8, usize) {
+        let r = &self.regions[region as usize];
+        (r.start.as_ptr().cast(), r.len)
+    }
+
+    /// The memory behind an address. Panics when the range is not inside its region: an address is never trusted to be
+    /// right, because a wild pointer would destroy somebody's data.
+    pub fn ptr(&self, addr: BufAddr, len: usize) -> *mut u8 {
+        let (start, size) = self.region(addr.region());
+        let offset = addr.offset() as usize;
+        assert!(offset <= size && len <= size - offset, "{addr:?} and {len} bytes are outside of region of {size} bytes");
+        start.wrapping_add(offset)
+    }
+
+    /// Runs one step of a computation; false only for a comparison that found a difference. The engine that ordered the
+    /// step owns the memory that it names until the step is completed.
+    pub fn execute(&self, step: &Step, terms: &[Term]) -> bool {
+        match *step {
+            Step::Combine { len, dst, outputs, accumulate, .. } => {
+                let len = len as usize;
+                let outputs = outputs as usize;
+                let mut to = [std::ptr::null_mut(); 2];
+                for (to, addr) in to.iter_mut().zip(&dst[..outputs]) {
+                    *to = self.ptr(*addr, len);
+                }
+                let mut from = [(std::ptr::null(), [0u8; 2]); 64];
+                let mut n = 0;
+                for term in terms.iter().filter(|t| t.src != BufAddr::ZERO) {
+                    from[n] = (self.ptr(term.src, len).cast_const(), term.coef);
+                    n += 1;
+                }
+                // SAFETY: every pointer was checked against its region for `len` bytes; the engine orders sources that are
+                // equal to a destination or apart from it, and nobody else touches them until this step is completed.
+                unsafe { parity::combine(self.kernel, len, &to[..outputs], accumulate, &from[..n]) };
+                true
+            }
+            Step::Copy { dst, src, len } => {
+                let to = self.ptr(dst, len as usize);
+                if src == BufAddr::ZERO {
+                    // SAFETY: `to` is valid for `len` bytes and owned by the operation.
+                    unsafe { to.write_bytes(0, len as usize) };
+                } else {
+                    let from = self.ptr(src, len as usize);
+                    // SAFETY: both are valid for `len` bytes; `copy` allows overlap.
+                    unsafe { std::ptr::copy(from, to, len as usize) };
+                }
+                true
+            }
+            Step::Compare { a, b, len } => {
+                let (a, b) = (self.ptr(a, len as usize), self.ptr(b, len as usize));
+                // SAFETY: both are valid for `len` bytes and not written while the operation has them.
+                unsafe { std::slice::from_raw_parts(a, len as usize) == std::slice::from_raw_parts(b, len as usize) }
+            }
+        }
+    }
+}

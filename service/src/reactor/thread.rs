@@ -1,0 +1,299 @@
+//! The thread of a reactor.
+
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout};
+use raid_core::units::Tick;
+
+use super::mailbox::{Mailbox, Sender, Waker, mailbox};
+use super::{Poller, now};
+use crate::dma::{Memory, Pool};
+
+/// How long an adaptive reactor polls in vain before it sleeps, in nanoseconds.
+const SPIN: u64 = 50_000;
+
+/// What a reactor does when there is nothing to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Polling {
+    /// Spin shortly, then sleep until a descriptor, a mailbox or a deadline calls.
+    Adaptive,
+    /// Never sleep.
+    Busy,
+}
+
+/// What a poller is given.
+pub struct Context<'a> {
+    /// The time of this pass.
+    pub now: Tick,
+    /// This reactor's number.
+    pub reactor: u16,
+    pool: &'a mut Pool,
+    added: &'a mut Vec<Box<dyn Poller>>,
+}
+
+impl Context<'_> {
+    /// This reactor's buffers.
+    pub fn pool(&mut self) -> &mut Pool {
+        self.pool
+    }
+
+    /// Adds a poller; it is first polled on the next pass.
+    pub fn add(&mut self, poller: Box<dyn Poller>) {
+        self.added.push(poller);
+    }
+}
+
+/// Time and passes since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReactorStats {
+    /// Nanoseconds in passes that did something.
+    pub busy_ns: u64,
+    /// Nanoseconds in passes that did nothing, and asleep.
+    pub idle_ns: u64,
+    /// Passes.
+    pub passes: u64,
+    /// Times that it slept.
+    pub sleeps: u64,
+}
+
+#[derive(Default)]
+struct SharedStats {
+    busy_ns: AtomicU64,
+    idle_ns: AtomicU64,
+    passes: AtomicU64,
+    sleeps: AtomicU64,
+    pool_used: AtomicU64,
+    pool_size: AtomicU64,
+}
+
+type Work = Box<dyn FnOnce(&mut Reactor) + Send>;
+
+/// A reactor, seen from other threads. Cheap to clone.
+#[derive(Clone)]
+pub struct ReactorHandle {
+    number: u16,
+    core: Option<usize>,
+    work: Sender<Work>,
+    waker: Waker,
+    stop: Arc<AtomicBool>,
+    stats: Arc<SharedStats>,
+    thread: Arc<std::sync::Mutex<Option<JoinHandle<()>>>>,
+}
+
+impl ReactorHandle {
+    /// Its number.
+    pub fn number(&self) -> u16 {
+        self.number
+    }
+
+    /// The core that it is pinned to, if it could be pinned.
+    pub fn core(&self) -> Option<usize> {
+        self.core
+    }
+
+    /// Runs something on the reactor's thread, soon. An error if the reactor has stopped.
+    pub fn run(&self, work: Work) -> Result<(), String> {
+        if self.work.send(work) { Ok(()) } else { Err(format!("reactor {} has stopped", self.number)) }
+    }
+
+    /// Wakes it.
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    /// Time and passes since the start.
+    pub fn stats(&self) -> ReactorStats {
+        let get = |a: &AtomicU64| a.load(Ordering::Relaxed);
+        ReactorStats {
+            busy_ns: get(&self.stats.busy_ns),
+            idle_ns: get(&self.stats.idle_ns),
+            passes: get(&self.stats.passes),
+            sleeps: get(&self.stats.sleeps),
+        }
+    }
+
+    /// Bytes of its pool that are handed out, and all bytes of it.
+    pub fn pool_use(&self) -> (u64, u64) {
+        (self.stats.pool_used.load(Ordering::Relaxed), self.stats.pool_size.load(Ordering::Relaxed))
+    }
+
+    /// Ends the thread after its current pass and waits for it. Its pollers are dropped there.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+        // Work is looked at before the flag, so an empty piece of it makes sure that the reactor comes round.
+        let _ = self.work.send(Box::new(|_| ()));
+        let thread = self.thread.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        if let Some(thread) = thread
+            && thread.join().is_err()
+        {
+            tracing::error!(reactor = self.number, "a reactor ended by a panic");
+        }
+    }
+}
+
+/// The thread's own side.
+pub struct Reactor {
+    number: u16,
+    pool: Pool,
+    pollers: Vec<Box<dyn Poller>>,
+    added: Vec<Box<dyn Poller>>,
+}
+
+impl Reactor {
+    /// Its number.
+    pub fn number(&self) -> u16 {
+        self.number
+    }
+
+    /// Its buffers.
+    pub fn pool(&mut self) -> &mut Pool {
+        &mut self.pool
+    }
+
+    /// Adds a poller.
+    pub fn add(&mut self, poller: Box<dyn Poller>) {
+        self.added.push(poller);
+    }
+
+    /// A context outside of a pass, for set-up work.
+    pub fn context(&mut self) -> Context<'_> {
+        Context { now: now(), reactor: self.number, pool: &mut self.pool, added: &mut self.added }
+    }
+
+    fn pass(&mut self) -> bool {
+        self.pollers.append(&mut self.added);
+        let mut worked = false;
+        let mut finished = false;
+        for poller in &mut self.pollers {
+            let mut cx = Context { now: now(), reactor: self.number, pool: &mut self.pool, added: &mut self.added };
+            worked |= poller.poll(&mut cx);
+            finished |= poller.finished();
+        }
+        if finished {
+            self.pollers.retain(|p| !p.finished());
+        }
+        worked || !self.added.is_empty()
+    }
+
+    fn next_deadline(&self) -> Option<Tick> {
+        self.pollers.iter().filter_map(|p| p.next_deadline()).min()
+    }
+}
+
+/// Starts one reactor for each core of the list, with `region` bytes of buffers each, and pins it there. A core that
+/// cannot be had is said once; the reactor then runs where the kernel puts it.
+pub fn start(cores: &[usize], region: u64, polling: Polling) -> std::io::Result<(Memory, Vec<ReactorHandle>)> {
+    let memory = Memory::new(cores.len(), region)?;
+    let mut handles = Vec::with_capacity(cores.len());
+    for (number, core) in cores.iter().copied().enumerate() {
+        handles.push(start_one(number as u16, core, memory.clone(), polling)?);
+    }
+    Ok((memory, handles))
+}
+
+fn start_one(number: u16, core: usize, memory: Memory, polling: Polling) -> std::io::Result<ReactorHandle> {
+    let waker = Waker::new()?;
+    let (work, inbox) = mailbox::<Work>(1024, waker.clone());
+    let stop = Arc::new(AtomicBool::new(false));
+    let stats = Arc::new(SharedStats::default());
+    let (bell, flag, shared) = (waker.clone(), stop.clone(), stats.clone());
+    let thread = std::thread::Builder::new().name(format!("reactor-{number}")).spawn(move || {
+        if !core_affinity::set_for_current(core_affinity::CoreId { id: core }) {
+            tracing::warn!("reactor {number} could not be pinned to core {core}: it runs where the kernel puts it");
+        }
+        let pool = Pool::new(memory, number);
+        let reactor = Reactor { number, pool, pollers: Vec::new(), added: Vec::new() };
+        // A panic here has left an operation half done: nothing may go on as if it had not.
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(reactor, &inbox, &bell, &flag, &shared, polling))).is_err() {
+            tracing::error!("reactor {number} panicked; the process ends so that no operation goes on half done");
+            std::process::abort();
+        }
+    })?;
+    let thread = Arc::new(std::sync::Mutex::new(Some(thread)));
+    Ok(ReactorHandle { number, core: Some(core), work, waker, stop, stats, thread })
+}
+
+fn run(mut reactor: Reactor, inbox: &Mailbox<Work>, bell: &Waker, stop: &AtomicBool, stats: &SharedStats, polling: Polling) {
+    let mut mark = now();
+    let mut idle_since: Option<Tick> = None;
+    let mut fds: Vec<RawFd> = Vec::new();
+    loop {
+        let mut worked = false;
+        while let Some(work) = inbox.try_recv() {
+            work(&mut reactor);
+            worked = true;
+        }
+        if stop.load(Ordering::SeqCst) {
+            return;
+        }
+        worked |= reactor.pass();
+        let after = now();
+        let spent = after.0 - mark.0;
+        mark = after;
+        let counter = if worked { &stats.busy_ns } else { &stats.idle_ns };
+        counter.store(counter.load(Ordering::Relaxed) + spent, Ordering::Relaxed);
+        stats.passes.store(stats.passes.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        if worked {
+            idle_since = None;
+            continue;
+        }
+        if polling == Polling::Busy {
+            std::hint::spin_loop();
+            continue;
+        }
+        let since = *idle_since.get_or_insert(after);
+        if after.0 - since.0 < SPIN {
+            std::hint::spin_loop();
+            continue;
+        }
+        let pool = reactor.pool.stats();
+        stats.pool_used.store(pool.used, Ordering::Relaxed);
+        stats.pool_size.store(pool.size, Ordering::Relaxed);
+        bell.falling_asleep();
+        // One more look, after the flag is set: see `Waker::wake`.
+        let mut late = false;
+        while let Some(work) = inbox.try_recv() {
+            work(&mut reactor);
+            late = true;
+        }
+        late |= reactor.pass();
+        if !late {
+            sleep(&reactor, bell, &mut fds);
+            stats.sleeps.store(stats.sleeps.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+        bell.awake();
+        if late {
+            idle_since = None;
+        }
+    }
+}
+
+/// Blocks until something calls or the next deadline comes.
+fn sleep(reactor: &Reactor, bell: &Waker, fds: &mut Vec<RawFd>) {
+    fds.clear();
+    fds.push(bell.fd());
+    for poller in &reactor.pollers {
+        poller.fds(fds);
+    }
+    let timeout = match reactor.next_deadline() {
+        None => PollTimeout::NONE,
+        Some(deadline) => {
+            let wait = Duration::from_nanos(deadline.0.saturating_sub(now().0)).as_millis() as u64 + 1;
+            PollTimeout::try_from(wait.min(60_000) as u32).unwrap_or(PollTimeout::MAX)
+        }
+    };
+    let mut set: Vec<PollFd> = fds
+        .iter()
+        .map(|fd| {
+            // SAFETY: the pollers own these descriptors and keep them open; they are not polled or dropped during the sleep.
+            let fd = unsafe { BorrowedFd::borrow_raw(*fd) };
+            PollFd::new(fd, PollFlags::POLLIN)
+        })
+        .collect();
+    // An interrupted sleep is a short one.
+    let _ = nix::poll::poll(&mut set, timeout);
+}
