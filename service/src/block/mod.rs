@@ -1,6 +1,15 @@
 //! The block device: where the array, its members and the target meet (design, section 4).
 
+pub mod backing;
+pub mod fault;
+pub mod ram;
+pub mod uring;
+
 use raid_core::action::{BufAddr, IoStatus, Seg};
+
+/// Makes a device's queue on the reactor that calls it.
+pub type MemberHandle =
+    std::sync::Arc<dyn Fn(&mut crate::reactor::Context) -> Result<Box<dyn BlockDevice>, String> + Send + Sync>;
 
 /// What a device is and can do. Sizes in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,8 +114,8 @@ pub trait BlockDevice {
     fn ring(&mut self);
     /// Collects completions; never blocks.
     fn poll(&mut self, done: &mut Completions);
-    /// A descriptor that becomes readable when [`BlockDevice::poll`] has something, for a reactor that sleeps.
-    fn wait_fd(&self) -> Option<std::os::fd::RawFd> {
+    /// When to poll again even if nothing happens: an answer is held back until then.
+    fn next_deadline(&self) -> Option<raid_core::units::Tick> {
         None
     }
     /// I/Os queued or in flight.

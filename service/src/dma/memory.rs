@@ -71,8 +71,20 @@ impl Memory {
     pub fn ptr(&self, addr: BufAddr, len: usize) -> *mut u8 {
         let (start, size) = self.region(addr.region());
         let offset = addr.offset() as usize;
-        assert!(offset <= size && len <= size - offset, "{addr:?} and {len} bytes are outside of region of {size} bytes");
+        assert!(
+            offset <= size && len <= size - offset,
+            "{addr:?} and {len} bytes are outside of region of {size} bytes"
+        );
         start.wrapping_add(offset)
+    }
+
+    /// Inverts the first byte of each 512 of a range: what injected corruption does to a read.
+    pub fn corrupt(&self, addr: BufAddr, len: usize) {
+        let start = self.ptr(addr, len);
+        for at in (0..len).step_by(512) {
+            // SAFETY: inside of the range that was checked; the device that answers the read still owns it.
+            unsafe { *start.add(at) ^= 0xFF };
+        }
     }
 
     /// Runs one step of a computation; false only for a comparison that found a difference. The engine that ordered the

@@ -5,6 +5,11 @@
 
 mod memory;
 mod pool;
+mod shared;
 
 pub use memory::Memory;
 pub use pool::{Pool, PoolStats, Slot};
+pub use shared::SharedBytes;
+
+#[cfg(test)]
+mod tests;

@@ -194,7 +194,11 @@ impl Pool {
         let base = self.first_span + u64::from(span) * (SPAN + STAGGER);
         let size = u64::from(CLASSES[class]);
         // Page-aligned starts of large buffers fall into the same cache sets and halve the speed of parity.
-        let stagger = if size < 16 << 10 { 0 } else { (u64::from(span) * 3 + u64::from(index)) % 8 * 512 + u64::from(index) * 4096 };
+        let stagger = if size < 16 << 10 {
+            0
+        } else {
+            (u64::from(span) * 3 + u64::from(index)) % 8 * 512 + u64::from(index) * 4096
+        };
         let room = STAGGER - 4096;
         BufAddr::new(self.region, base + u64::from(index) * size + stagger.min(room) / 512 * 512)
     }

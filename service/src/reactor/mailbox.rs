@@ -1,10 +1,9 @@
 //! Bounded mail to a reactor, with a call that wakes it only if it sleeps.
 
-use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
-use crossbeam_channel::{Receiver, TryRecvError, TrySendError, bounded};
+use crossbeam_channel::{Receiver, TrySendError, bounded};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 struct Bell {
@@ -47,8 +46,8 @@ impl Waker {
         let _ = self.0.event.read();
     }
 
-    pub(super) fn fd(&self) -> RawFd {
-        self.0.event.as_fd().as_raw_fd()
+    pub(super) fn event(&self) -> &EventFd {
+        &self.0.event
     }
 }
 
@@ -91,10 +90,7 @@ pub struct Mailbox<T>(Receiver<T>);
 impl<T> Mailbox<T> {
     /// The oldest mail.
     pub fn try_recv(&self) -> Option<T> {
-        match self.0.try_recv() {
-            Ok(mail) => Some(mail),
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
-        }
+        self.0.try_recv().ok()
     }
 }
 

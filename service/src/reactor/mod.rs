@@ -9,7 +9,6 @@ mod thread;
 pub use mailbox::{Mailbox, Sender, Waker, mailbox};
 pub use thread::{Context, Polling, Reactor, ReactorHandle, ReactorStats, start};
 
-use std::os::fd::RawFd;
 use std::sync::LazyLock;
 use std::time::Instant;
 
@@ -33,11 +32,6 @@ pub trait Poller {
     /// When to poll again even if nothing happens.
     fn next_deadline(&self) -> Option<Tick> {
         None
-    }
-
-    /// Adds the descriptors whose readability means work. Asked before each sleep.
-    fn fds(&self, out: &mut Vec<RawFd>) {
-        let _ = out;
     }
 
     /// True when the poller has ended and is to be dropped.

@@ -1,12 +1,12 @@
 //! The thread of a reactor.
 
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use raid_core::units::Tick;
 
 use super::mailbox::{Mailbox, Sender, Waker, mailbox};
@@ -33,9 +33,15 @@ pub struct Context<'a> {
     pub reactor: u16,
     pool: &'a mut Pool,
     added: &'a mut Vec<Box<dyn Poller>>,
+    epoll: &'a Epoll,
 }
 
 impl Context<'_> {
+    /// Ends the reactor's sleep whenever the descriptor is readable, until it is closed.
+    pub fn watch(&self, fd: impl AsFd) -> std::io::Result<()> {
+        Ok(self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0))?)
+    }
+
     /// This reactor's buffers.
     pub fn pool(&mut self) -> &mut Pool {
         self.pool
@@ -141,6 +147,7 @@ pub struct Reactor {
     pool: Pool,
     pollers: Vec<Box<dyn Poller>>,
     added: Vec<Box<dyn Poller>>,
+    epoll: Epoll,
 }
 
 impl Reactor {
@@ -161,7 +168,7 @@ impl Reactor {
 
     /// A context outside of a pass, for set-up work.
     pub fn context(&mut self) -> Context<'_> {
-        Context { now: now(), reactor: self.number, pool: &mut self.pool, added: &mut self.added }
+        Context { now: now(), reactor: self.number, pool: &mut self.pool, added: &mut self.added, epoll: &self.epoll }
     }
 
     fn pass(&mut self) -> bool {
@@ -169,7 +176,13 @@ impl Reactor {
         let mut worked = false;
         let mut finished = false;
         for poller in &mut self.pollers {
-            let mut cx = Context { now: now(), reactor: self.number, pool: &mut self.pool, added: &mut self.added };
+            let mut cx = Context {
+                now: now(),
+                reactor: self.number,
+                pool: &mut self.pool,
+                added: &mut self.added,
+                epoll: &self.epoll,
+            };
             worked |= poller.poll(&mut cx);
             finished |= poller.finished();
         }
@@ -201,14 +214,20 @@ fn start_one(number: u16, core: usize, memory: Memory, polling: Polling) -> std:
     let stop = Arc::new(AtomicBool::new(false));
     let stats = Arc::new(SharedStats::default());
     let (bell, flag, shared) = (waker.clone(), stop.clone(), stats.clone());
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+    epoll.add(waker.event(), EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
     let thread = std::thread::Builder::new().name(format!("reactor-{number}")).spawn(move || {
         if !core_affinity::set_for_current(core_affinity::CoreId { id: core }) {
             tracing::warn!("reactor {number} could not be pinned to core {core}: it runs where the kernel puts it");
         }
         let pool = Pool::new(memory, number);
-        let reactor = Reactor { number, pool, pollers: Vec::new(), added: Vec::new() };
+        let reactor = Reactor { number, pool, pollers: Vec::new(), added: Vec::new(), epoll };
         // A panic here has left an operation half done: nothing may go on as if it had not.
-        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(reactor, &inbox, &bell, &flag, &shared, polling))).is_err() {
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            run(reactor, &inbox, &bell, &flag, &shared, polling)
+        }))
+        .is_err()
+        {
             tracing::error!("reactor {number} panicked; the process ends so that no operation goes on half done");
             std::process::abort();
         }
@@ -217,10 +236,16 @@ fn start_one(number: u16, core: usize, memory: Memory, polling: Polling) -> std:
     Ok(ReactorHandle { number, core: Some(core), work, waker, stop, stats, thread })
 }
 
-fn run(mut reactor: Reactor, inbox: &Mailbox<Work>, bell: &Waker, stop: &AtomicBool, stats: &SharedStats, polling: Polling) {
+fn run(
+    mut reactor: Reactor,
+    inbox: &Mailbox<Work>,
+    bell: &Waker,
+    stop: &AtomicBool,
+    stats: &SharedStats,
+    polling: Polling,
+) {
     let mut mark = now();
     let mut idle_since: Option<Tick> = None;
-    let mut fds: Vec<RawFd> = Vec::new();
     loop {
         let mut worked = false;
         while let Some(work) = inbox.try_recv() {
@@ -262,7 +287,7 @@ fn run(mut reactor: Reactor, inbox: &Mailbox<Work>, bell: &Waker, stop: &AtomicB
         }
         late |= reactor.pass();
         if !late {
-            sleep(&reactor, bell, &mut fds);
+            sleep(&reactor);
             stats.sleeps.store(stats.sleeps.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         }
         bell.awake();
@@ -273,27 +298,14 @@ fn run(mut reactor: Reactor, inbox: &Mailbox<Work>, bell: &Waker, stop: &AtomicB
 }
 
 /// Blocks until something calls or the next deadline comes.
-fn sleep(reactor: &Reactor, bell: &Waker, fds: &mut Vec<RawFd>) {
-    fds.clear();
-    fds.push(bell.fd());
-    for poller in &reactor.pollers {
-        poller.fds(fds);
-    }
+fn sleep(reactor: &Reactor) {
     let timeout = match reactor.next_deadline() {
-        None => PollTimeout::NONE,
+        None => EpollTimeout::NONE,
         Some(deadline) => {
             let wait = Duration::from_nanos(deadline.0.saturating_sub(now().0)).as_millis() as u64 + 1;
-            PollTimeout::try_from(wait.min(60_000) as u32).unwrap_or(PollTimeout::MAX)
+            EpollTimeout::try_from(wait.min(60_000) as u32).unwrap_or(EpollTimeout::MAX)
         }
     };
-    let mut set: Vec<PollFd> = fds
-        .iter()
-        .map(|fd| {
-            // SAFETY: the pollers own these descriptors and keep them open; they are not polled or dropped during the sleep.
-            let fd = unsafe { BorrowedFd::borrow_raw(*fd) };
-            PollFd::new(fd, PollFlags::POLLIN)
-        })
-        .collect();
-    // An interrupted sleep is a short one.
-    let _ = nix::poll::poll(&mut set, timeout);
+    // Which one called does not matter, the next pass polls all; and an interrupted sleep is a short one.
+    let _ = reactor.epoll.wait(&mut [EpollEvent::empty(); 4], timeout);
 }

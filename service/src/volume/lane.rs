@@ -12,15 +12,12 @@ use raid_core::action::{
 use raid_core::engine::{self, Engine};
 use raid_core::view::View;
 
-use crate::block::{BlockDevice, BlockStatus, Completions, Io, IoOp};
+use crate::block::{BlockDevice, BlockStatus, Completions, Io, IoOp, MemberHandle};
 use crate::dma::Memory;
 use crate::reactor::{self, Context, Poller, Sender};
 
 /// Which reactor owns which shard. Read for every piece, written when a shard moves.
 pub type Routes = Arc<[AtomicU16]>;
-
-/// Makes a member's queue on the reactor that calls it.
-pub type MemberHandle = Arc<dyn Fn(&mut Context) -> Result<Box<dyn BlockDevice>, String> + Send + Sync>;
 
 /// Mail to a lane.
 pub enum LaneMessage {
@@ -413,7 +410,9 @@ impl Poller for LanePoller {
         received || pumped || lane.has_mail()
     }
 
-    fn fds(&self, out: &mut Vec<std::os::fd::RawFd>) {
-        out.extend(self.0.borrow().devices.iter().flatten().filter_map(|d| d.wait_fd()));
+    fn next_deadline(&self) -> Option<raid_core::units::Tick> {
+        let lane = self.0.borrow();
+        let devices = lane.devices.iter().flatten().filter_map(|d| d.next_deadline()).min();
+        devices.into_iter().chain(lane.engine.next_deadline()).min()
     }
 }

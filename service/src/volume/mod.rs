@@ -9,7 +9,4 @@ mod front;
 mod lane;
 
 pub use front::Volume;
-pub use lane::{HostMessage, Lane, LaneConfig, LaneMessage, LanePoller, MemberHandle, Routes};
-
-#[cfg(test)]
-mod tests;
+pub use lane::{HostMessage, Lane, LaneConfig, LaneMessage, LanePoller, Origin, Routes};

@@ -1,0 +1,289 @@
+//! Opening what is behind a member: a regular file, a kernel block device, or RAM; once, and for nobody else.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nix::fcntl::{Flock, FlockArg};
+
+use super::ram::RamDisk;
+use super::{BlockInfo, MemberHandle};
+use crate::dma::Memory;
+
+/// Smallest member that is accepted, in bytes: superblocks, configuration slots and one extent need room.
+pub const SMALLEST: u64 = 8 << 20;
+
+/// Devices that this process has open, by device and inode number, with the address under which they were opened.
+static OPEN: Mutex<BTreeMap<(u64, u64), String>> = Mutex::new(BTreeMap::new());
+
+/// An opened device. It stays locked until the last clone and the last queue are gone.
+#[derive(Clone)]
+pub struct Backing {
+    info: BlockInfo,
+    kind: Kind,
+}
+
+#[derive(Clone)]
+enum Kind {
+    Ram(RamDisk),
+    File(Arc<OpenFile>),
+}
+
+/// A file that is locked for this process. The lock is held for the life of the process, or until the member is released.
+pub struct OpenFile {
+    pub(super) file: Flock<File>,
+    pub(super) direct: bool,
+    key: (u64, u64),
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        OPEN.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
+    }
+}
+
+/// Splits `ram:SIZE[:NAME]`; anything else is a path, with or without `file:`.
+fn ram_size(address: &str) -> Option<Result<u64, String>> {
+    let rest = address.strip_prefix("ram:")?;
+    let text = rest.split(':').next().unwrap_or("");
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "" => 1u64,
+        "K" | "KiB" => 1 << 10,
+        "M" | "MiB" => 1 << 20,
+        "G" | "GiB" => 1 << 30,
+        other => return Some(Err(format!("'{address}': '{other}' is no unit: use KiB, MiB or GiB"))),
+    };
+    Some(match digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit)).filter(|n| *n >= SMALLEST) {
+        Some(size) => Ok(size & !4095),
+        None => Err(format!("'{address}': give a size of at least 8 MiB, such as ram:256MiB:NAME")),
+    })
+}
+
+impl Backing {
+    /// Opens a device for this process alone. With `create`, a path that does not exist becomes a sparse file of that many
+    /// bytes; an existing file is never resized.
+    pub fn open(address: &str, create: Option<u64>) -> Result<Backing, String> {
+        if let Some(size) = ram_size(address) {
+            let disk = RamDisk::new(address, size?).map_err(|e| format!("{address}: no memory for it: {e}"))?;
+            return Ok(Backing { info: disk.info().clone(), kind: Kind::Ram(disk) });
+        }
+        let path = PathBuf::from(address.strip_prefix("file:").unwrap_or(address));
+        open_path(&path, address, create)
+    }
+
+    /// What it is.
+    pub fn info(&self) -> &BlockInfo {
+        &self.info
+    }
+
+    /// Makes queues to it, one for each reactor that asks.
+    pub fn handle(&self, memory: &Memory) -> MemberHandle {
+        let (backing, memory) = (self.clone(), memory.clone());
+        Arc::new(move |cx| match &backing.kind {
+            Kind::Ram(disk) => Ok(Box::new(disk.open(&memory))),
+            Kind::File(file) => super::uring::open(cx, file.clone(), backing.info.clone(), &memory),
+        })
+    }
+
+    /// False where O_DIRECT is not to be had and the page cache is in the way.
+    pub fn direct(&self) -> bool {
+        match &self.kind {
+            Kind::Ram(_) => true,
+            Kind::File(file) => file.direct,
+        }
+    }
+}
+
+fn open_path(path: &Path, address: &str, create: Option<u64>) -> Result<Backing, String> {
+    let fail = |what: &str, e: &dyn std::fmt::Display| format!("{}: {what}: {e}", path.display());
+    let mut created = false;
+    if let Some(size) = create
+        && !path.exists()
+    {
+        if size < SMALLEST {
+            return Err(format!("{}: {size} bytes are too few for a member: give at least 8 MiB", path.display()));
+        }
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(|e| fail("cannot be created", &e))?;
+        if let Err(e) = file.set_len(size & !4095) {
+            let _ = std::fs::remove_file(path);
+            return Err(fail("cannot be made that large", &e));
+        }
+        created = true;
+    }
+    let result = open_existing(path, address);
+    if created && result.is_err() {
+        // A refused operation changes nothing.
+        let _ = std::fs::remove_file(path);
+    }
+    result
+}
+
+fn open_existing(path: &Path, address: &str) -> Result<Backing, String> {
+    let meta = std::fs::metadata(path).map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => {
+            format!("{}: there is no such file or device; give --size to create a sparse file", path.display())
+        }
+        _ => format!("{}: cannot be looked at: {e}", path.display()),
+    })?;
+    let block_device = meta.file_type().is_block_device();
+    if !block_device && !meta.is_file() {
+        return Err(format!("{}: is neither a regular file nor a block device", path.display()));
+    }
+    let key = if block_device { (u64::MAX, meta.rdev()) } else { (meta.dev(), meta.ino()) };
+    {
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(other) = open.get(&key) {
+            return Err(format!(
+                "{}: is in use by this raidd already, as {other}; a device can be a member only once",
+                path.display()
+            ));
+        }
+        open.insert(key, address.to_string());
+    }
+    let release = || OPEN.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+    let result = lock_and_measure(path, block_device);
+    match result {
+        Ok((file, direct, info)) => {
+            let file = Arc::new(OpenFile { file, direct, key });
+            Ok(Backing { info: BlockInfo { address: address.to_string(), ..info }, kind: Kind::File(file) })
+        }
+        Err(e) => {
+            release();
+            Err(e)
+        }
+    }
+}
+
+fn lock_and_measure(path: &Path, block_device: bool) -> Result<(Flock<File>, bool, BlockInfo), String> {
+    let exclusive = if block_device { libc::O_EXCL } else { 0 };
+    let open = |flags| OpenOptions::new().read(true).write(true).custom_flags(flags | exclusive).open(path);
+    let (file, direct) = match open(libc::O_DIRECT) {
+        Ok(file) => (file, true),
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+            let file = open(0).map_err(|e| format!("{}: cannot be opened: {e}", path.display()))?;
+            tracing::warn!(
+                "{}: O_DIRECT is not to be had here, so the page cache is used; flushes still reach the medium",
+                path.display()
+            );
+            (file, false)
+        }
+        Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
+            return Err(format!(
+                "{}: is in use (mounted, or claimed by another program); release it first",
+                path.display()
+            ));
+        }
+        Err(e) => return Err(format!("{}: cannot be opened for reading and writing: {e}", path.display())),
+    };
+    let file = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, e)| match e {
+        nix::errno::Errno::EWOULDBLOCK => {
+            format!("{}: is locked by another process, perhaps another raidd that has assembled its array; stop that one first", path.display())
+        }
+        e => format!("{}: cannot be locked: {e}", path.display()),
+    })?;
+    let info = measure(path, &file, block_device, direct)?;
+    if info.size < SMALLEST {
+        return Err(format!(
+            "{}: has {} bytes, too few for a member: at least 8 MiB are needed",
+            path.display(),
+            info.size
+        ));
+    }
+    Ok((file, direct, info))
+}
+
+fn measure(path: &Path, file: &File, block_device: bool, direct: bool) -> Result<BlockInfo, String> {
+    let fail = |e: &dyn std::fmt::Display| format!("{}: its size cannot be read: {e}", path.display());
+    let meta = file.metadata().map_err(|e| fail(&e))?;
+    let (size, block_size, physical, rotational) = if block_device {
+        let geometry = super::uring::device_geometry(file).map_err(|e| fail(&e))?;
+        (geometry.0, geometry.1, geometry.2, is_rotational(meta.rdev()))
+    } else {
+        let align = if direct { super::uring::direct_alignment(file).max(512) } else { 512 };
+        (meta.len(), align, align.max(4096), false)
+    };
+    Ok(BlockInfo {
+        address: path.display().to_string(),
+        size: size & !4095,
+        block_size,
+        physical_block_size: physical,
+        volatile_cache: true,
+        fast_zero: !block_device,
+        unmap: true,
+        rotational,
+        optimal_io: 0,
+        memory_alignment: 512,
+    })
+}
+
+fn is_rotational(rdev: u64) -> bool {
+    let (major, minor) = (nix::sys::stat::major(rdev), nix::sys::stat::minor(rdev));
+    std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/queue/rotational")).is_ok_and(|t| t.trim() == "1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dir(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("raidd-backing-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        dir
+    }
+
+    fn refused(address: &str, create: Option<u64>) -> String {
+        Backing::open(address, create).err().expect("a refusal")
+    }
+
+    #[test]
+    fn the_same_file_is_refused_twice_by_any_path() {
+        let dir = dir("twice");
+        let one = dir.join("one");
+        let first = Backing::open(one.to_str().unwrap(), Some(16 << 20)).unwrap();
+        std::os::unix::fs::symlink(&one, dir.join("sym")).unwrap();
+        std::fs::hard_link(&one, dir.join("hard")).unwrap();
+        for other in ["one", "sym", "hard"] {
+            let e = refused(dir.join(other).to_str().unwrap(), None);
+            assert!(e.contains("only once"), "{e}");
+        }
+        drop(first);
+        Backing::open(dir.join("hard").to_str().unwrap(), None).unwrap();
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_somebody_has_locked_is_refused() {
+        let dir = dir("locked");
+        let path = dir.join("m");
+        drop(Backing::open(path.to_str().unwrap(), Some(16 << 20)).unwrap());
+        let other =
+            Flock::lock(File::open(&path).unwrap(), FlockArg::LockExclusiveNonblock).map_err(|(_, e)| e).unwrap();
+        assert!(refused(path.to_str().unwrap(), None).contains("locked by another process"));
+        drop(other);
+        Backing::open(path.to_str().unwrap(), None).unwrap();
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn bad_addresses_are_refused_and_leave_nothing_behind() {
+        let dir = dir("bad");
+        let path = |n: &str| dir.join(n).to_str().unwrap().to_string();
+        assert!(refused(&path("none"), None).contains("no such file"));
+        assert!(refused(&path("small"), Some(4096)).contains("at least 8 MiB"));
+        assert!(refused(&path("no/folder"), Some(16 << 20)).contains("cannot be created"));
+        assert!(refused(dir.to_str().unwrap(), None).contains("neither a regular file"));
+        assert!(refused("ram:12X", None).contains("no unit"));
+        assert!(refused("ram:4KiB", None).contains("at least 8 MiB"));
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+}
