@@ -1,2 +1,15 @@
-//! Redundant arrays in user space, served as NVMe-oF namespaces.
-fn main() {}
+//! The daemon's entry.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    match raidd::daemon::run(raidd::daemon::cli::Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("raidd: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}

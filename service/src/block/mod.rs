@@ -121,3 +121,6 @@ pub trait BlockDevice {
     /// I/Os queued or in flight.
     fn in_flight(&self) -> usize;
 }
+
+#[cfg(test)]
+mod tests;

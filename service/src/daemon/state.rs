@@ -72,7 +72,10 @@ impl StateDir {
         let file = dir.join("state.json");
         let state = match fs::read(&file) {
             Ok(bytes) => parse(&bytes).map_err(|e| {
-                format!("{} cannot be used: {e}; move it away to start without exports, or restore a copy", file.display())
+                format!(
+                    "{} cannot be used: {e}; move it away to start without exports, or restore a copy",
+                    file.display()
+                )
             })?,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => State::default(),
             Err(e) => return Err(format!("{} cannot be read: {e}", file.display())),
@@ -91,7 +94,9 @@ impl StateDir {
             fs::rename(&aside, &self.file)?;
             fs::File::open(self.file.parent().unwrap_or(Path::new(".")))?.sync_all()
         };
-        write().map_err(|e| format!("the state {} cannot be saved: {e}; the change is lost at the next start", self.file.display()))
+        write().map_err(|e| {
+            format!("the state {} cannot be saved: {e}; the change is lost at the next start", self.file.display())
+        })
     }
 
     /// Remembers an array's members.

@@ -67,7 +67,8 @@ pub fn measure() -> Vec<Row> {
 
 fn run(level: Level, width: u16, random: bool, bytes: u32, handle_every_release: bool) -> Count {
     let geometry = Geometry { level, width, chunk: 64 << 10, extent: 64 << 20, shards: 16 };
-    let slots = (0..width).map(|m| SlotView { member: MemberId(m), offset: 1 << 20, state: SlotState::InSync }).collect();
+    let slots =
+        (0..width).map(|m| SlotView { member: MemberId(m), offset: 1 << 20, state: SlotState::InSync }).collect();
     let view = View {
         generation: 1,
         members: vec![MemberState::Active; width as usize],

@@ -4,13 +4,13 @@ mod activations;
 mod array;
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Instant;
 
 use clap::{Args, Subcommand};
 
-use crate::block::{self, BlockInfo};
-use crate::volume::MemberHandle;
+use crate::block::MemberHandle;
+use crate::block::backing::Backing;
+use crate::dma::Memory;
 
 pub use array::Percentiles;
 
@@ -58,4 +58,17 @@ pub fn memcpy_rate() -> f64 {
         best = best.max(BYTES as f64 / begin.elapsed().as_secs_f64() / (1u64 << 30) as f64);
     }
     best
+}
+
+/// Members for a measurement: RAM, or sparse files in a folder.
+fn members(memory: &Memory, count: u16, bytes: u64, files: Option<&Path>) -> Result<Vec<Option<MemberHandle>>, String> {
+    (0..count)
+        .map(|i| {
+            let backing = match files {
+                None => Backing::open(&format!("ram:{bytes}:bench-{i}"), None)?,
+                Some(dir) => Backing::open(&dir.join(format!("bench-{i}")).display().to_string(), Some(bytes))?,
+            };
+            Ok(Some(backing.handle(memory)))
+        })
+        .collect()
 }
