@@ -1,1 +1,18 @@
-//! Superblocks and configuration slots, byte by byte.
+//! Superblocks and configuration slots, byte by byte (service/docs/on-disk-format.md).
+//!
+//! Decoders are total: whatever the bytes are, they answer with a value or with what is wrong, in bounded time and memory.
+
+mod bytes;
+mod config;
+mod superblock;
+
+pub use config::{
+    Config, Decoded, GroupRecord, MemberRecord, RecordState, SlotRecord, VolumeRecord, decode_config, encode_config,
+};
+pub use superblock::{
+    Corrupt, DATA_ALIGN, FOREIGN_PROBE, SUPERBLOCK_BYTES, Superblock, end_copy_offset, extents_of, foreign_signature,
+    layout,
+};
+
+#[cfg(test)]
+mod tests;

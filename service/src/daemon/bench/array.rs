@@ -278,7 +278,7 @@ fn view(options: &ArrayBench) -> Result<View, String> {
         extent,
         shards: 16,
     };
-    //geometry.validate().map_err(|e| e.to_string())?;
+    geometry.validate().map_err(|e| e.to_string())?;
     let groups: Vec<GroupView> = (0..bytes / extent)
         .map(|g| GroupView {
             slots: (0..options.members)

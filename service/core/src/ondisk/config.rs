@@ -1,0 +1,315 @@
+//! The configuration: members, volumes and groups, written to one of two slots at each commit.
+
+use super::bytes::{Reader, Writer};
+use super::superblock::{Corrupt, NAME_MAX};
+use crate::geometry::{Geometry, Level};
+use crate::manager::{Policy, Uuid};
+use crate::view::SlotState;
+
+const MAGIC: &[u8; 8] = b"RAIDDCF1";
+const VERSION: u32 = 1;
+const HEADER: usize = 32;
+/// Most members, volumes and history entries that a configuration may name.
+const MEMBERS_MAX: usize = 1024;
+const VOLUMES_MAX: usize = 1024;
+pub(crate) const HISTORY_MAX: usize = 32;
+
+/// A member's state on disk. None is zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordState {
+    /// Present and written to.
+    Active,
+    /// Present, without extents.
+    Spare,
+    /// Failed, missing or stale.
+    Failed,
+    /// No longer part of the array.
+    Removed,
+}
+
+/// A member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberRecord {
+    /// Its UUID.
+    pub uuid: Uuid,
+    /// Its state.
+    pub state: RecordState,
+    /// Its role (design, section 5): 0 data-preferred.
+    pub role: u8,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Where it was last seen, for messages.
+    pub address: String,
+}
+
+/// A volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeRecord {
+    /// Its number.
+    pub id: u32,
+    /// Its UUID.
+    pub uuid: Uuid,
+    /// Its name.
+    pub name: String,
+    /// Its shape; extent and shards are the array's.
+    pub geometry: Geometry,
+    /// Bytes shown to initiators.
+    pub size: u64,
+    /// Logical block size.
+    pub block_size: u32,
+    /// Consistency policy.
+    pub policy: Policy,
+    /// Written to since it was last clean.
+    pub dirty: bool,
+    /// Its groups.
+    pub groups: Vec<GroupRecord>,
+}
+
+/// A group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupRecord {
+    /// Redundancy matches data.
+    pub synced: bool,
+    /// Its slots.
+    pub slots: Vec<SlotRecord>,
+}
+
+/// A slot of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotRecord {
+    /// On which member.
+    pub member: u16,
+    /// In which extent of it.
+    pub extent: u32,
+    /// Its state.
+    pub state: SlotState,
+}
+
+/// Everything that a commit makes durable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Counts commits.
+    pub generation: u64,
+    /// The array.
+    pub array_uuid: Uuid,
+    /// The creation has not finished: nothing may be assembled from this.
+    pub creating: bool,
+    /// For each assembly, the first generation that it wrote and its random identity; oldest first. Two members whose
+    /// entries for the same generation differ were assembled apart.
+    pub history: Vec<(u64, Uuid)>,
+    /// Members by number.
+    pub members: Vec<MemberRecord>,
+    /// Volumes.
+    pub volumes: Vec<VolumeRecord>,
+    /// The next volume's number.
+    pub next_volume: u32,
+}
+
+/// A configuration and how long it was.
+pub type Decoded = Result<Config, Corrupt>;
+
+fn level_code(level: Level) -> u8 {
+    match level {
+        Level::Raid0 => 1,
+        Level::Raid1 => 2,
+        Level::Raid10 => 3,
+        Level::Raid5 => 4,
+        Level::Raid6 => 5,
+    }
+}
+
+fn level_of(code: u8) -> Option<Level> {
+    [Level::Raid0, Level::Raid1, Level::Raid10, Level::Raid5, Level::Raid6].into_iter().find(|l| level_code(*l) == code)
+}
+
+fn slot_code(state: SlotState) -> u8 {
+    match state {
+        SlotState::InSync => 1,
+        SlotState::Rebuilding => 2,
+        SlotState::Missing => 3,
+    }
+}
+
+/// The bytes of a slot, a multiple of 4096. The caller checks that they fit.
+pub fn encode_config(config: &Config) -> Vec<u8> {
+    let mut w = Writer::default();
+    w.bytes(MAGIC);
+    w.u32(VERSION);
+    w.u32(0); // length, below
+    w.u32(0); // checksum, below
+    w.u32(0);
+    w.u64(config.generation);
+    w.bytes(&config.array_uuid);
+    w.u8(u8::from(config.creating));
+    w.u16(config.history.len() as u16);
+    for (generation, id) in &config.history {
+        w.u64(*generation);
+        w.bytes(id);
+    }
+    w.u16(config.members.len() as u16);
+    for m in &config.members {
+        w.bytes(&m.uuid);
+        w.u8(match m.state {
+            RecordState::Active => 1,
+            RecordState::Spare => 2,
+            RecordState::Failed => 3,
+            RecordState::Removed => 4,
+        });
+        w.u8(m.role);
+        w.u64(m.size);
+        w.text(&m.address);
+    }
+    w.u32(config.next_volume);
+    w.u16(config.volumes.len() as u16);
+    for v in &config.volumes {
+        encode_volume(&mut w, v);
+    }
+    let mut bytes = w.0;
+    let length = bytes.len() as u32;
+    bytes[12..16].copy_from_slice(&length.to_le_bytes());
+    let crc = crc32c::crc32c(&bytes);
+    bytes[16..20].copy_from_slice(&crc.to_le_bytes());
+    bytes.resize(bytes.len().next_multiple_of(4096), 0);
+    bytes
+}
+
+fn encode_volume(w: &mut Writer, v: &VolumeRecord) {
+    w.u32(v.id);
+    w.bytes(&v.uuid);
+    w.text(&v.name);
+    w.u8(level_code(v.geometry.level));
+    w.u16(v.geometry.width);
+    w.u32(v.geometry.chunk);
+    w.u64(v.geometry.extent);
+    w.u16(v.geometry.shards);
+    w.u64(v.size);
+    w.u32(v.block_size);
+    w.u8(match v.policy {
+        Policy::None => 1,
+        Policy::Resync => 2,
+    });
+    w.u8(u8::from(v.dirty));
+    w.u32(v.groups.len() as u32);
+    for g in &v.groups {
+        w.u8(u8::from(g.synced));
+        for s in &g.slots {
+            w.u16(s.member);
+            w.u32(s.extent);
+            w.u8(slot_code(s.state));
+        }
+    }
+}
+
+/// Reads a slot.
+pub fn decode_config(bytes: &[u8]) -> Decoded {
+    if bytes.len() < HEADER || &bytes[..8] != MAGIC {
+        return Err(Corrupt::NoMagic);
+    }
+    let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let (version, length, crc) = (word(8), word(12) as usize, word(16));
+    if length < HEADER || length > bytes.len() {
+        return Err(Corrupt::Field("length"));
+    }
+    // The checksum covers everything with its own place zero.
+    let sum = crc32c::crc32c_append(crc32c::crc32c_append(crc32c::crc32c(&bytes[..16]), &[0; 4]), &bytes[20..length]);
+    if sum != crc {
+        return Err(Corrupt::Checksum);
+    }
+    if version != VERSION {
+        return Err(Corrupt::Version(version));
+    }
+    let mut r = Reader(&bytes[24..length]);
+    let config = body(&mut r).ok_or(Corrupt::Field("body"))?;
+    check(&config)?;
+    Ok(config)
+}
+
+fn flag(r: &mut Reader) -> Option<bool> {
+    match r.u8()? {
+        0 => Some(false),
+        1 => Some(true),
+        _ => None,
+    }
+}
+
+fn body(r: &mut Reader) -> Option<Config> {
+    let generation = r.u64()?;
+    let array_uuid = r.uuid()?;
+    let creating = flag(r)?;
+    let n = r.u16().map(usize::from).filter(|n| *n <= HISTORY_MAX)?;
+    let history = (0..n).map(|_| Some((r.u64()?, r.uuid()?))).collect::<Option<Vec<_>>>()?;
+    let n = r.u16().map(usize::from).filter(|n| *n <= MEMBERS_MAX)?;
+    let members = (0..n).map(|_| member(r)).collect::<Option<Vec<_>>>()?;
+    let next_volume = r.u32()?;
+    let n = r.u16().map(usize::from).filter(|n| *n <= VOLUMES_MAX)?;
+    let volumes = (0..n).map(|_| volume(r)).collect::<Option<Vec<_>>>()?;
+    Some(Config { generation, array_uuid, creating, history, members, volumes, next_volume })
+}
+
+fn member(r: &mut Reader) -> Option<MemberRecord> {
+    let uuid = r.uuid()?;
+    let state = match r.u8()? {
+        1 => RecordState::Active,
+        2 => RecordState::Spare,
+        3 => RecordState::Failed,
+        4 => RecordState::Removed,
+        _ => return None,
+    };
+    Some(MemberRecord { uuid, state, role: r.u8()?, size: r.u64()?, address: r.text(4096)? })
+}
+
+fn volume(r: &mut Reader) -> Option<VolumeRecord> {
+    let id = r.u32()?;
+    let uuid = r.uuid()?;
+    let name = r.text(NAME_MAX)?;
+    let level = level_of(r.u8()?)?;
+    let geometry = Geometry { level, width: r.u16()?, chunk: r.u32()?, extent: r.u64()?, shards: r.u16()? };
+    let size = r.u64()?;
+    let block_size = r.u32()?;
+    let policy = match r.u8()? {
+        1 => Policy::None,
+        2 => Policy::Resync,
+        _ => return None,
+    };
+    let dirty = flag(r)?;
+    let n = r.u32()? as usize;
+    // What is left of the bytes bounds the number of groups: a hostile count allocates nothing.
+    if n > r.0.len() / (1 + 7 * usize::from(geometry.width.max(1))) {
+        return None;
+    }
+    let mut groups = Vec::with_capacity(n);
+    for _ in 0..n {
+        let synced = flag(r)?;
+        let mut slots = Vec::with_capacity(usize::from(geometry.width));
+        for _ in 0..geometry.width {
+            let (member, extent) = (r.u16()?, r.u32()?);
+            let state = match r.u8()? {
+                1 => SlotState::InSync,
+                2 => SlotState::Rebuilding,
+                3 => SlotState::Missing,
+                _ => return None,
+            };
+            slots.push(SlotRecord { member, extent, state });
+        }
+        groups.push(GroupRecord { synced, slots });
+    }
+    Some(VolumeRecord { id, uuid, name, geometry, size, block_size, policy, dirty, groups })
+}
+
+/// What the reader cannot see: fields that contradict each other.
+fn check(config: &Config) -> Result<(), Corrupt> {
+    for v in &config.volumes {
+        v.geometry.validate().map_err(|_| Corrupt::Field("volume geometry"))?;
+        if !matches!(v.block_size, 512 | 4096) {
+            return Err(Corrupt::Field("volume block size"));
+        }
+        let room = v.geometry.group_bytes().checked_mul(v.groups.len() as u64).ok_or(Corrupt::Field("volume size"))?;
+        if v.size > room {
+            return Err(Corrupt::Field("volume size"));
+        }
+        if v.groups.iter().flat_map(|g| &g.slots).any(|s| usize::from(s.member) >= config.members.len()) {
+            return Err(Corrupt::Field("slot member"));
+        }
+    }
+    Ok(())
+}
