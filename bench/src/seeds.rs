@@ -1,0 +1,110 @@
+//! `raidbench seeds`: tables about how raidd works inside.
+
+use serde::{Deserialize, Serialize};
+
+use crate::daemon;
+use crate::error::Failure;
+use crate::report::{Report, TableData, number};
+use crate::units::{parse_size, show_size};
+
+/// The arguments of `raidbench seeds activations`.
+#[derive(clap::Args, Debug)]
+pub struct ActivationArgs {
+    /// Members of the arrays
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(3..=32))]
+    members: u16,
+    /// Chunk size
+    #[arg(long, default_value = "64KiB", value_parser = parse_size)]
+    chunk: u64,
+    /// Writes in one batch
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    batch: u16,
+    /// Where the random offsets start from
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// The answer of `raidd bench activations --json -`.
+#[derive(Debug, Serialize, Deserialize)]
+struct Answer {
+    rows: Vec<Row>,
+}
+
+/// One level, order and write size.
+#[derive(Debug, Serialize, Deserialize)]
+struct Row {
+    /// `raid5` or `raid6`.
+    level: String,
+    /// `seq` or `random`.
+    pattern: String,
+    /// Bytes of each write.
+    write_size: u64,
+    /// Writes submitted.
+    writes: u64,
+    /// Stripes written, each counted once in each batch that touched it.
+    stripes_written: u64,
+    /// Activations of stripes, handled at the last reference.
+    activations_last_reference: u64,
+    /// Activations, handled at every release.
+    activations_every_release: u64,
+}
+
+/// Runs it and prints the table.
+///
+/// # Errors
+///
+/// If raidd cannot be run.
+pub fn activations(args: &ActivationArgs, report: &mut Report) -> Result<(), Failure> {
+    let arguments: Vec<String> = [
+        ("--members", args.members.to_string()),
+        ("--chunk", args.chunk.to_string()),
+        ("--batch", args.batch.to_string()),
+        ("--seed", args.seed.to_string()),
+    ]
+    .into_iter()
+    .flat_map(|(name, value)| [name.to_owned(), value])
+    .collect();
+    let answer: Answer = daemon::bench("activations", &arguments)?;
+    report.print(table(args, &answer));
+    Ok(report.result(&answer)?)
+}
+
+fn table(args: &ActivationArgs, answer: &Answer) -> TableData {
+    let title = format!(
+        "Activations per stripe written: {} members, {} chunks, {} writes to a batch",
+        args.members,
+        show_size(args.chunk),
+        args.batch
+    );
+    let columns = ["level", "order", "write", "stripes", "at the last reference", "at every release", "more"];
+    let mut table = TableData::new(title, columns);
+    for row in &answer.rows {
+        let per_stripe = |activations: u64| activations as f64 / row.stripes_written.max(1) as f64;
+        let (last, every) = (per_stripe(row.activations_last_reference), per_stripe(row.activations_every_release));
+        let more = if last > 0.0 { format!("{:+.0}%", (every / last - 1.0) * 100.0) } else { String::new() };
+        table.row([
+            row.level.clone(),
+            row.pattern.clone(),
+            show_size(row.write_size),
+            row.stripes_written.to_string(),
+            number(last),
+            number(every),
+            more,
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn activations_are_per_stripe_and_the_difference_in_percent() {
+        let args = ActivationArgs { members: 5, chunk: 65536, batch: 32, seed: 1 };
+        let json = r#"{"rows":[{"level":"raid5","pattern":"seq","write_size":4096,"writes":640,"stripes_written":10,
+            "activations_last_reference":10,"activations_every_release":45}]}"#;
+        let table = table(&args, &serde_json::from_str(json).unwrap());
+        assert_eq!(table.rows, [["raid5", "seq", "4 KiB", "10", "1.00", "4.50", "+350%"]]);
+    }
+}
