@@ -34,8 +34,8 @@ pub use bench::{BenchReport, BenchRow, bench_report};
 pub use dispatch::{KERNELS, Kernel, UnknownKernel, kernel, select};
 pub use memory::{compare, copy, copy_streaming, is_zero};
 
-/// The most terms that one combination may have. A row has at most this many members.
-pub const MAX_TERMS: usize = 32;
+/// The most terms that [`combine_slices`] takes. The kernels take any number.
+pub const MAX_TERMS: usize = 64;
 
 /// One term of a combination: a source, and the coefficient with which it is added to each output.
 pub type Term = (*const u8, [u8; 2]);
@@ -58,7 +58,6 @@ pub type Term = (*const u8, [u8; 2]);
 #[inline]
 pub unsafe fn combine(kernel: &Kernel, len: usize, dst: &[*mut u8], accumulate: bool, terms: &[Term]) {
     assert!(matches!(dst.len(), 1 | 2), "a combination has one or two outputs, not {}", dst.len());
-    debug_assert!(terms.len() <= MAX_TERMS, "{} terms, more than a row has members", terms.len());
     // SAFETY: the caller's promise is the kernel's.
     unsafe { kernel.run(len, dst, accumulate, terms) }
 }

@@ -1,20 +1,6 @@
 //! The coefficients in the forms that the kernels multiply by, computed at build time.
 
-/// The field's modulus without its top bit: x^8 = x^4 + x^3 + x^2 + 1.
-const REDUCE: u8 = 0x1d;
-
-/// The product of two field elements.
-pub(super) const fn mul(mut a: u8, mut b: u8) -> u8 {
-    let mut product = 0;
-    while b != 0 {
-        if b & 1 != 0 {
-            product ^= a;
-        }
-        a = (a << 1) ^ if a & 0x80 != 0 { REDUCE } else { 0 };
-        b >>= 1;
-    }
-    product
-}
+use raid_core::gf::mul;
 
 /// For each coefficient its products with 0..16, and with the multiples of 16: the product of any byte is the sum of
 /// two look-ups, one by its low nibble and one by its high one. Aligned so that a table never straddles a cache line.
