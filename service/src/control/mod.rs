@@ -1,1 +1,7 @@
 //! The control plane: raid.v1 over a Unix socket, metrics and the status page, on a runtime of their own.
+//!
+//! It knows the rest of the shell as a [`backend::Backend`] only.
+
+pub mod backend;
+pub mod error;
+pub mod events;
