@@ -358,6 +358,7 @@ impl Poller for ArrayHost {
         let mut worked = self.take_commands(cx);
         worked |= self.take_mail(cx);
         worked |= self.finish_transfers(cx);
+        self.config.manager.tick(cx.now);
         while let Some(action) = self.config.manager.next_action() {
             worked = true;
             self.execute(action);
