@@ -1,6 +1,11 @@
 //! The project's chores, so that each is one command: `cargo xtask test`, `cargo xtask vm initiator`.
 
 mod packages;
+#[cfg(feature = "proto")]
+mod proto;
+#[cfg(not(feature = "proto"))]
+#[path = "proto_without.rs"]
+mod proto;
 mod test;
 mod vm;
 
@@ -23,6 +28,12 @@ enum Chore {
         #[arg(long)]
         quick: bool,
     },
+    /// Generate the Rust code and the descriptor set of raid.v1 from proto/raid/v1.
+    Proto {
+        /// Change nothing; fail if what is committed differs.
+        #[arg(long)]
+        check: bool,
+    },
     /// Run a job in a Linux guest against a raidd on this host.
     Vm {
         #[command(subcommand)]
@@ -39,6 +50,7 @@ enum VmJob {
 fn main() -> ExitCode {
     let result = match Arguments::parse().chore {
         Chore::Test { quick } => test::run(quick),
+        Chore::Proto { check } => proto::run(check),
         Chore::Vm { job: VmJob::Initiator } => vm::initiator(),
     };
     match result {
