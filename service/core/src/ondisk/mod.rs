@@ -6,6 +6,7 @@ mod bytes;
 mod config;
 mod superblock;
 
+pub(crate) use config::HISTORY_MAX;
 pub use config::{
     Config, Decoded, GroupRecord, MemberRecord, RecordState, SlotRecord, VolumeRecord, decode_config, encode_config,
 };
