@@ -10,14 +10,14 @@ use super::{
 use crate::action::IoStatus;
 use crate::geometry::Level;
 use crate::ondisk::{
-    Config, Corrupt, RecordState, SUPERBLOCK_BYTES, Superblock, decode_config, end_copy_offset, extents_of,
+    Config as Stored, Corrupt, RecordState, SUPERBLOCK_BYTES, Superblock, decode_config, end_copy_offset, extents_of,
 };
 use crate::units::Tick;
 use crate::view::SlotState;
 
 /// How to assemble.
 #[derive(Clone, Debug, Default)]
-pub struct AssembleOptions {
+pub(super) struct AssembleOptions {
     /// Go on where data may be lost; the refusal without it says what.
     pub force: bool,
     /// A random identity for this assembly.
@@ -36,7 +36,7 @@ struct Found {
     device: DeviceInfo,
     copies: [Option<Result<Superblock, Corrupt>>; 2],
     superblock: Option<Superblock>,
-    configs: [Option<Config>; 2],
+    configs: [Option<Stored>; 2],
 }
 
 pub(super) struct Assembling {
@@ -50,16 +50,52 @@ fn refusal(kind: ErrorKind, message: String) -> ManageError {
     ManageError { kind, message }
 }
 
+fn blank_config() -> Stored {
+    Stored {
+        generation: 0,
+        array_uuid: [0; 16],
+        creating: true,
+        history: Vec::new(),
+        members: Vec::new(),
+        volumes: Vec::new(),
+        next_volume: 0,
+    }
+}
+
 impl Found {
     /// The newest configuration of this member.
-    fn newest(&self) -> Option<&Config> {
+    fn newest(&self) -> Option<&Stored> {
         self.configs.iter().flatten().max_by_key(|c| c.generation)
     }
 }
 
 impl Manager {
-    /// Begins to assemble an array from the devices that were found; the end is told by a reply to `tag`.
+    /// Puts an array together from the devices that are there; members that are not among them are recorded as failed. The
+    /// caller has waited for late devices. Answered like a creation. `history` is a fresh random UUID.
     pub fn assemble(
+        now: Tick,
+        config: super::Config,
+        tag: CommandTag,
+        history: Uuid,
+        devices: Vec<DeviceInfo>,
+        force: bool,
+    ) -> Manager {
+        let options = AssembleOptions { force, history };
+        let mut manager = Manager::begin_assemble(now, tag, devices, options)
+            .unwrap_or_else(|e| Manager::refused(now, tag, String::new(), e));
+        manager.tuning = config;
+        manager
+    }
+
+    /// A manager that says why it does nothing.
+    pub(super) fn refused(now: Tick, tag: CommandTag, name: String, error: ManageError) -> Manager {
+        let layout = Layout { extent: 1 << 20, slot_len: 4096, data_offset: 1 << 20, shards: 1 };
+        let mut manager = Manager::blank(now, name, layout, blank_config(), Phase::Over);
+        manager.refuse(tag, error.kind, error.message);
+        manager
+    }
+
+    fn begin_assemble(
         now: Tick,
         tag: CommandTag,
         devices: Vec<DeviceInfo>,
@@ -71,15 +107,6 @@ impl Manager {
                 "no devices were named to assemble an array from".to_string(),
             ));
         }
-        let config = Config {
-            generation: 0,
-            array_uuid: [0; 16],
-            creating: true,
-            history: Vec::new(),
-            members: Vec::new(),
-            volumes: Vec::new(),
-            next_volume: 0,
-        };
         let found: Vec<Found> = devices
             .into_iter()
             .map(|device| Found { device, copies: [None, None], superblock: None, configs: [None, None] })
@@ -87,7 +114,7 @@ impl Manager {
         let reads: Vec<(DeviceId, u64)> = found.iter().map(|f| (f.device.id, f.device.size)).collect();
         let phase = Phase::Assembling(Assembling { tag, options, outstanding: found.len() * 2, found });
         let layout = Layout { extent: 1 << 20, slot_len: 4096, data_offset: 1 << 20, shards: 1 };
-        let mut m = Manager::blank(now, String::new(), layout, config, phase);
+        let mut m = Manager::blank(now, String::new(), layout, blank_config(), phase);
         for (i, (device, size)) in reads.into_iter().enumerate() {
             m.read(Pending::Assemble(Step::First(i)), device, 0, SUPERBLOCK_BYTES);
             m.read(Pending::Assemble(Step::Last(i)), device, end_copy_offset(size), SUPERBLOCK_BYTES);
@@ -229,7 +256,7 @@ impl Manager {
         self.place(config)
     }
 
-    fn place(&mut self, config: Config) -> Result<(), ManageError> {
+    fn place(&mut self, config: Stored) -> Result<(), ManageError> {
         let Phase::Assembling(a) = &mut self.phase else { return Ok(()) };
         let (tag, options) = (a.tag, a.options.clone());
         let found = std::mem::take(&mut a.found);
@@ -238,6 +265,7 @@ impl Manager {
         self.devices = vec![None; self.config.members.len()];
         self.reasons = vec![String::new(); self.config.members.len()];
         self.read_repairs = vec![0; self.config.members.len()];
+        self.write_errors = vec![0; self.config.members.len()];
         let mut stale: Vec<(u16, String)> = Vec::new();
         for f in found {
             let sb = f.superblock.as_ref().expect("checked before");
@@ -384,8 +412,8 @@ impl Manager {
 }
 
 /// Refuses a member whose history is not a part of the newest configuration's.
-fn diverged(name: &str, newest: &Config, own: &Config, address: &str) -> Result<(), ManageError> {
-    let identity = |c: &Config, generation: u64| c.history.iter().rev().find(|h| h.0 <= generation).map(|h| h.1);
+fn diverged(name: &str, newest: &Stored, own: &Stored, address: &str) -> Result<(), ManageError> {
+    let identity = |c: &Stored, generation: u64| c.history.iter().rev().find(|h| h.0 <= generation).map(|h| h.1);
     let (ours, theirs) = (identity(newest, own.generation), identity(own, own.generation));
     // A history that is too old to be in the list any more cannot be told apart; such a member is stale anyway.
     if ours.is_none() || ours == theirs {

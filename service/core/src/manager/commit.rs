@@ -33,8 +33,8 @@ impl Manager {
         self.commit_wanted = false;
         let targets = self.reachable();
         if targets.is_empty() {
-            self.phase = Phase::Over;
-            self.after.clear();
+            self.phase = Phase::Failed;
+            self.refuse_waiting();
             self.publish(Vec::new());
             self.notice(
                 Severity::Error,
@@ -53,6 +53,16 @@ impl Manager {
             Some(Run { outstanding: targets.len(), failed: Vec::new(), after: std::mem::take(&mut self.after) });
         for (member, device) in targets {
             self.write(Pending::CommitWrite(member), device, offset, bytes.clone());
+        }
+    }
+
+    /// No commit will ever come: whoever waits for one is told.
+    fn refuse_waiting(&mut self) {
+        for after in std::mem::take(&mut self.after) {
+            if let After::Reply(tag, _) | After::Stopped(tag) = after {
+                let text = format!("array '{}' has no member left that can be written to", self.name);
+                self.refuse(tag, super::ErrorKind::Device, text);
+            }
         }
     }
 
@@ -92,7 +102,7 @@ impl Manager {
     }
 
     /// Hands the view to the engines.
-    fn publish(&mut self, after: Vec<After>) {
+    pub(super) fn publish(&mut self, after: Vec<After>) {
         let view = Arc::new(self.view());
         let devices = (0..self.devices.len())
             .map(|m| self.usable(m as u16).then(|| self.devices[m].as_ref().map(|d| d.id)).flatten());
@@ -127,7 +137,7 @@ impl Manager {
                 _ => MemberState::Active,
             })
             .collect();
-        let over = matches!(self.phase, Phase::Over);
+        let over = matches!(self.phase, Phase::Over | Phase::Failed);
         let volumes = self
             .config
             .volumes
@@ -137,7 +147,7 @@ impl Manager {
                 geometry: v.geometry,
                 size: v.size,
                 track_dirty: v.policy == super::Policy::Resync,
-                dirty: v.dirty,
+                dirty: v.dirty && !self.cleaning.volumes.contains(&v.id),
                 online: !over && v.groups.iter().all(|g| self.alive(&v.geometry, g)),
                 groups: v.groups.iter().map(|g| self.group_view(g)).collect(),
             })

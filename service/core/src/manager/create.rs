@@ -10,8 +10,8 @@ use super::{
 };
 use crate::action::IoStatus;
 use crate::ondisk::{
-    Config, FOREIGN_PROBE, MemberRecord, RecordState, SUPERBLOCK_BYTES, Superblock, encode_config, end_copy_offset,
-    extents_of, foreign_signature, layout,
+    Config as Stored, FOREIGN_PROBE, MemberRecord, RecordState, SUPERBLOCK_BYTES, Superblock, encode_config,
+    end_copy_offset, extents_of, foreign_signature, layout,
 };
 use crate::units::Tick;
 
@@ -57,8 +57,24 @@ pub(super) fn check_name(what: &str, name: &str) -> Result<(), ManageError> {
 }
 
 impl Manager {
-    /// Begins to make an array; the end is told by a reply to `tag`. `history` is a random identity for this first assembly.
+    /// Makes an array of the devices, in their order. Answered by [`super::ManagerAction::Reply`] with `tag`: `Done`, or
+    /// why not; a refusal ends the manager. `history` is a fresh random UUID.
     pub fn create(
+        now: Tick,
+        config: super::Config,
+        tag: CommandTag,
+        history: Uuid,
+        spec: ArraySpec,
+        devices: Vec<DeviceInfo>,
+    ) -> Manager {
+        let name = spec.name.clone();
+        let mut manager = Manager::begin_create(now, tag, spec, devices, history)
+            .unwrap_or_else(|e| Manager::refused(now, tag, name, e));
+        manager.tuning = config;
+        manager
+    }
+
+    fn begin_create(
         now: Tick,
         tag: CommandTag,
         spec: ArraySpec,
@@ -109,7 +125,7 @@ impl Manager {
                 address: d.address.clone(),
             })
             .collect();
-        let config = Config {
+        let config = Stored {
             generation: 1,
             array_uuid: spec.uuid,
             creating: true,

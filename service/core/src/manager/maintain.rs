@@ -10,8 +10,6 @@ use crate::action::{ReqStatus, VolumeId};
 use crate::ondisk::RecordState;
 use crate::view::SlotState;
 
-/// Stripes of a job in flight at once.
-const WINDOW: u32 = 32;
 /// Operations that are remembered after their end.
 const REMEMBERED: usize = 64;
 
@@ -125,23 +123,28 @@ impl Manager {
             id,
             kind,
             state: OperationState::Running,
+            reason: String::new(),
+            volume: groups.first().filter(|_| kind == OperationKind::Resync).map(|g| VolumeId(g.1)),
+            member: self.rebuilt_member().filter(|_| kind == OperationKind::Rebuild),
             done: 0,
             total,
-            began: self.now,
-            moved: self.now,
-            reason: String::new(),
         });
         let queue = groups.into_iter().map(|(_, v, g)| (v, g)).collect();
         self.job = Some(Job { operation: id, kind, queue, group: None, ready: !fresh, incomplete: 0 });
         let (code, what) = match kind {
             OperationKind::Rebuild => ("rebuild-began", "a rebuild"),
-            OperationKind::Resync => ("resync-began", "a resync"),
+            OperationKind::Resync | OperationKind::Create => ("resync-began", "a resync"),
         };
         let text = format!("{what} of array '{}' began: operation {id}, {total} stripes", self.name);
         self.notice(Severity::Info, code, None, None, text);
         if fresh {
             self.commit(Some(After::Run(id)));
         }
+    }
+
+    fn rebuilt_member(&self) -> Option<crate::action::MemberId> {
+        let slots = self.config.volumes.iter().flat_map(|v| &v.groups).flat_map(|g| &g.slots);
+        slots.into_iter().find(|s| s.state == SlotState::Rebuilding).map(|s| crate::action::MemberId(s.member))
     }
 
     fn stripes(&self, volume: u32) -> u32 {
@@ -159,6 +162,7 @@ impl Manager {
         if !matches!(self.phase, Phase::Running) {
             return;
         }
+        let window = self.tuning.window.max(1);
         loop {
             let Some(job) = &mut self.job else { return };
             if !job.ready {
@@ -178,7 +182,7 @@ impl Manager {
                 self.finish_group();
                 continue;
             }
-            if group.next == group.stripes || group.in_flight >= WINDOW {
+            if group.next == group.stripes || group.in_flight >= window {
                 return;
             }
             let (volume, index, stripe) = (VolumeId(group.volume), group.index, group.next);
@@ -190,7 +194,6 @@ impl Manager {
     }
 
     pub(super) fn stripe_done(&mut self, operation: u64, status: ReqStatus) {
-        let now = self.now;
         let Some(job) = self.job.as_mut().filter(|j| j.operation == operation) else { return };
         if let Some(group) = &mut job.group {
             group.in_flight -= 1;
@@ -198,7 +201,6 @@ impl Manager {
         }
         if let Some(o) = self.operations.iter_mut().find(|o| o.id == operation) {
             o.done += 1;
-            o.moved = now;
         }
         self.pump_job();
     }
@@ -223,7 +225,7 @@ impl Manager {
                     }
                 }
             }
-            OperationKind::Resync => g.synced = true,
+            OperationKind::Resync | OperationKind::Create => g.synced = true,
         }
         self.commit(None);
     }
@@ -240,13 +242,13 @@ impl Manager {
         }
         let what = match job.kind {
             OperationKind::Rebuild => "rebuild",
-            OperationKind::Resync => "resync",
+            OperationKind::Resync | OperationKind::Create => "resync",
         };
         let (severity, code) = match (job.kind, ok) {
             (OperationKind::Rebuild, true) => (Severity::Info, "rebuild-ended"),
-            (OperationKind::Resync, true) => (Severity::Info, "resync-ended"),
+            (OperationKind::Resync | OperationKind::Create, true) => (Severity::Info, "resync-ended"),
             (OperationKind::Rebuild, false) => (Severity::Error, "rebuild-failed"),
-            (OperationKind::Resync, false) => (Severity::Error, "resync-failed"),
+            (OperationKind::Resync | OperationKind::Create, false) => (Severity::Error, "resync-failed"),
         };
         let end = if ok { "is done".to_string() } else { format!("left {} stripes undone", job.incomplete) };
         let text = format!("the {what} of array '{}' {end} (operation {})", self.name, job.operation);

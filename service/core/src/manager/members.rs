@@ -3,7 +3,7 @@
 use super::{
     After, Answer, CommandTag, DeviceInfo, ErrorKind, Manager, OperationState, Pending, Phase, Severity, Uuid,
 };
-use crate::action::{IoStatus, VolumeId};
+use crate::action::IoStatus;
 use crate::ondisk::{RecordState, SUPERBLOCK_BYTES, end_copy_offset};
 use crate::view::SlotState;
 
@@ -19,6 +19,7 @@ impl Manager {
             return;
         }
         let address = self.config.members[m].address.clone();
+        self.write_errors[m] += u64::from(reason != "failed on request");
         self.reasons[m] = reason.to_string();
         if !self.survives_without(member) && self.all_alive() {
             self.lost.push(member);
@@ -158,16 +159,6 @@ impl Manager {
             self.name
         );
         self.notice(Severity::Info, "member-replaced", Some(old), None, text);
-    }
-
-    pub(super) fn mark_dirty(&mut self, volume: VolumeId) {
-        if let Some(v) = self.config.volumes.iter_mut().find(|v| v.id == volume.0) {
-            // Asked again although it is set: the engine's view is older than the last commit, and one is on its way.
-            if !v.dirty {
-                v.dirty = true;
-                self.commit(None);
-            }
-        }
     }
 
     /// Clean end: nothing in flight, everything durable, marked clean.

@@ -6,6 +6,7 @@
 //! flushes them, a view of it is published to the engines, and only then what waited for the change goes on (`After`).
 
 mod assemble;
+mod clean;
 mod commit;
 mod create;
 mod device_check;
@@ -18,10 +19,9 @@ mod volumes;
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::action::{Event, IoStatus, MemberId, ReqStatus, VolumeId};
-use crate::ondisk::{Config, RecordState};
+use crate::ondisk::{Config as Stored, RecordState};
 use crate::units::Tick;
 
-pub use assemble::AssembleOptions;
 pub use types::*;
 
 /// Where an array's things are on each of its members.
@@ -39,6 +39,8 @@ enum Pending {
     Assemble(assemble::Step),
     CommitWrite(u16),
     CommitFlush(u16),
+    CleanQuiesce(u64),
+    CleanFlush(u64, u16),
     Publish(Vec<After>),
     Maintain { operation: u64 },
     Check(device_check::Step),
@@ -55,6 +57,7 @@ enum Pending {
 enum After {
     Reply(CommandTag, Answer),
     Run(u64),
+    CleanQuiesce(u64),
     Stopped(CommandTag),
 }
 
@@ -66,6 +69,8 @@ enum Phase {
     Erasing(CommandTag, usize, Result<(), IoStatus>),
     /// Nothing is accepted any more.
     Over,
+    /// No member is left.
+    Failed,
 }
 
 /// The state machine. See the module's head.
@@ -73,7 +78,7 @@ pub struct Manager {
     now: Tick,
     name: String,
     layout: Layout,
-    config: Config,
+    config: Stored,
     phase: Phase,
     /// The devices behind the members, by member number.
     devices: Vec<Option<DeviceInfo>>,
@@ -82,6 +87,10 @@ pub struct Manager {
     lost: Vec<u16>,
     reasons: Vec<String>,
     read_repairs: Vec<u64>,
+    write_errors: Vec<u64>,
+    lost_bytes: BTreeMap<u32, u64>,
+    tuning: Config,
+    cleaning: clean::Cleaning,
     actions: VecDeque<ManagerAction>,
     pending: BTreeMap<u64, Pending>,
     next_tag: u64,
@@ -97,7 +106,7 @@ pub struct Manager {
 }
 
 impl Manager {
-    fn blank(now: Tick, name: String, layout: Layout, config: Config, phase: Phase) -> Manager {
+    fn blank(now: Tick, name: String, layout: Layout, config: Stored, phase: Phase) -> Manager {
         Manager {
             now,
             name,
@@ -108,6 +117,10 @@ impl Manager {
             lost: Vec::new(),
             reasons: Vec::new(),
             read_repairs: Vec::new(),
+            write_errors: Vec::new(),
+            lost_bytes: BTreeMap::new(),
+            tuning: Config::default(),
+            cleaning: clean::Cleaning::default(),
             actions: VecDeque::new(),
             pending: BTreeMap::new(),
             next_tag: 1,
@@ -152,6 +165,7 @@ impl Manager {
             Some(Pending::CommitWrite(member)) => self.commit_written(member, status),
             Some(Pending::CommitFlush(member)) => self.commit_flushed(member, status),
             Some(Pending::Check(step)) => self.check_done(step, status),
+            Some(Pending::CleanFlush(attempt, member)) => self.clean_flushed(attempt, member, status),
             Some(Pending::Zero) => self.zeroed(status),
             Some(Pending::ZeroFlush) => self.zero_flushed(status),
             Some(Pending::StopFlush(member)) => self.stop_flushed(member, status),
@@ -174,8 +188,10 @@ impl Manager {
     /// Nothing is in flight in any engine.
     pub fn quiesced(&mut self, now: Tick, tag: MetaTag) {
         self.now = now;
-        if let Some(Pending::Quiesce) = self.pending.remove(&tag.0) {
-            self.stop_flush();
+        match self.pending.remove(&tag.0) {
+            Some(Pending::Quiesce) => self.stop_flush(),
+            Some(Pending::CleanQuiesce(attempt)) => self.clean_flush(attempt),
+            _ => {}
         }
     }
 
@@ -193,12 +209,13 @@ impl Manager {
         match event {
             Event::MemberFailed { member, status } => self.member_failed(member.0, failure_text(status)),
             Event::DirtyNeeded { volume } => self.mark_dirty(volume),
-            Event::ReadRepaired { member, len, .. } => {
+            Event::ReadRepaired { member, .. } => {
                 if let Some(count) = self.read_repairs.get_mut(member.0 as usize) {
-                    *count += u64::from(len / crate::units::BLOCK_SIZE).max(1);
+                    *count += 1;
                 }
             }
             Event::DataLost { volume, offset, len } => {
+                *self.lost_bytes.entry(volume.0).or_default() += u64::from(len);
                 let name = self.volume_name(volume);
                 self.notice(
                     Severity::Error,
@@ -255,9 +272,20 @@ impl Manager {
         self.actions.pop_front()
     }
 
-    /// When to call [`Manager::next_action`] again even if nothing completes.
+    /// When to call [`Manager::tick`] even if nothing completes.
     pub fn next_deadline(&self) -> Option<Tick> {
-        None
+        if matches!(self.phase, Phase::Running) { self.clean_due() } else { None }
+    }
+
+    /// The clock has reached [`Manager::next_deadline`]. Harmless at any other time.
+    pub fn tick(&mut self, now: Tick) {
+        self.now = now;
+        self.clean_idle();
+    }
+
+    /// Number of shards of the array, 0 until it is known.
+    pub fn shards(&self) -> u16 {
+        if matches!(self.phase, Phase::Assembling(_)) { 0 } else { self.layout.shards }
     }
 
     /// The shard that owns a stripe.
@@ -324,6 +352,7 @@ impl Manager {
         self.devices.push(device);
         self.reasons.push(reason.to_string());
         self.read_repairs.push(0);
+        self.write_errors.push(0);
     }
 
     fn volume_name(&self, id: VolumeId) -> String {
@@ -334,6 +363,7 @@ impl Manager {
         match after {
             After::Reply(tag, answer) => self.reply(tag, answer),
             After::Run(operation) => self.run_operation(operation),
+            After::CleanQuiesce(attempt) => self.clean_quiesce(attempt),
             After::Stopped(tag) => {
                 self.phase = Phase::Over;
                 self.reply(tag, Answer::Done);

@@ -1,6 +1,8 @@
 //! The array as the control plane shows it.
 
-use super::{ArrayStatus, Health, Manager, MemberStatus, OperationKind, OperationState, Phase, VolumeStatus};
+use super::{
+    ArrayState, ArrayStatus, Health, Manager, MemberStatus, OperationKind, OperationState, Phase, VolumeStatus,
+};
 use crate::action::{MemberId, VolumeId};
 use crate::ondisk::{RecordState, VolumeRecord, extents_of};
 use crate::view::{MemberState, SlotState};
@@ -14,7 +16,14 @@ impl Manager {
             generation: self.config.generation,
             extent: self.layout.extent,
             shards: self.layout.shards,
-            running: matches!(self.phase, Phase::Running),
+            state: match self.phase {
+                Phase::Creating(_) | Phase::Assembling(_) => ArrayState::Starting,
+                Phase::Running => ArrayState::Running,
+                Phase::Stopping(..) | Phase::Erasing(..) => ArrayState::Stopping,
+                Phase::Over => ArrayState::Stopped,
+                Phase::Failed => ArrayState::Failed,
+            },
+            reason: String::new(),
             members: self.member_status(),
             volumes: self.config.volumes.iter().map(|v| self.volume_status(v)).collect(),
             operations: self.operations.clone(),
@@ -23,7 +32,6 @@ impl Manager {
 
     fn member_status(&self) -> Vec<MemberStatus> {
         let used = self.used_extents();
-        let slots = || self.config.volumes.iter().flat_map(|v| &v.groups).flat_map(|g| &g.slots);
         self.config
             .members
             .iter()
@@ -39,12 +47,11 @@ impl Manager {
                     RecordState::Spare => MemberState::Spare,
                     _ => MemberState::Active,
                 },
-                rebuilding: slots().any(|s| usize::from(s.member) == i && s.state == SlotState::Rebuilding),
                 reason: self.reasons[i].clone(),
                 size: m.size,
-                role: m.role,
                 extents: extents_of(m.size, self.layout.data_offset, self.layout.extent),
-                used_extents: used[i].iter().filter(|u| **u).count() as u32,
+                extents_used: used[i].iter().filter(|u| **u).count() as u32,
+                write_errors: self.write_errors[i],
                 read_repairs: self.read_repairs[i],
                 device: self.devices[i].as_ref().map(|d| d.id),
             })
@@ -65,6 +72,13 @@ impl Manager {
             health,
             reason,
             groups: v.groups.len() as u32,
+            groups_unsynced: v.groups.iter().filter(|g| !g.synced).count() as u32,
+            groups_degraded: v
+                .groups
+                .iter()
+                .filter(|g| g.slots.iter().any(|s| self.live_state(s.member, s.state) != SlotState::InSync))
+                .count() as u32,
+            lost_bytes: self.lost_bytes.get(&v.id).copied().unwrap_or(0),
         }
     }
 

@@ -151,15 +151,16 @@ impl World {
             extent: Some(1 << 20),
             wipe,
         };
-        let mut m = Manager::create(Tick(0), CommandTag(1), spec, self.infos(&(0..n).collect::<Vec<_>>()), [0xA0; 16])?;
+        let devices = self.infos(&(0..n).collect::<Vec<_>>());
+        let mut m = Manager::create(Tick(0), Config::default(), CommandTag(1), [0xA0; 16], spec, devices);
         self.run(&mut m);
         self.replies.remove(&1).map_or(Ok(()), |r| r.map(drop))?;
         Ok(m)
     }
 
     fn assemble(&mut self, which: &[usize], force: bool, history: u8) -> Result<Manager, ManageError> {
-        let options = AssembleOptions { force, history: [history; 16] };
-        let mut m = Manager::assemble(Tick(0), CommandTag(1), self.infos(which), options)?;
+        let mut m =
+            Manager::assemble(Tick(0), Config::default(), CommandTag(1), [history; 16], self.infos(which), force);
         self.run(&mut m);
         self.replies.remove(&1).map_or(Ok(()), |r| r.map(drop))?;
         Ok(m)
@@ -508,6 +509,41 @@ fn a_deleted_array_is_gone() {
     w.create(2, 0, false).unwrap();
 }
 
+#[test]
+fn an_idle_volume_becomes_clean_and_a_write_in_between_keeps_it_dirty() {
+    let mut w = World::new(3);
+    let mut m = w.create(3, 0, false).unwrap();
+    let volume = w.volume(&mut m, Level::Raid5);
+    m.event(Tick(0), Event::DirtyNeeded { volume });
+    w.run(&mut m);
+    let due = m.next_deadline().expect("an attempt is due");
+    m.tick(Tick(due.0 - 1));
+    w.run(&mut m);
+    assert!(m.status().volumes[0].dirty, "too early");
+
+    // A write asks for the mark right after the view without it is out: on disk it must never be gone.
+    m.tick(due);
+    let Some(ManagerAction::Publish { tag, view, .. }) = m.next_action() else {
+        panic!("a view without the mark first")
+    };
+    assert!(!view.volumes[0].dirty);
+    m.event(due, Event::DirtyNeeded { volume });
+    let Some(ManagerAction::Publish { tag: second, view, .. }) = m.next_action() else { panic!("the mark comes back") };
+    assert!(view.volumes[0].dirty);
+    m.published(due, tag);
+    m.published(due, second);
+    assert!(m.next_action().is_none(), "nothing is committed");
+    assert!(m.status().volumes[0].dirty);
+
+    let due = m.next_deadline().expect("another attempt is due");
+    m.tick(due);
+    w.run(&mut m);
+    assert!(!m.status().volumes[0].dirty);
+    w.disks.iter_mut().for_each(|d| d.crash(0));
+    let m = w.assemble(&[0, 1, 2], false, 1).unwrap();
+    assert!(m.status().operations.is_empty(), "a clean volume needs no resync after a crash");
+}
+
 /// A life with all kinds of commits in it, cut at every action, with several choices of what was still in the caches.
 fn life(w: &mut World) {
     let Ok(mut m) = w.create(4, 1, true) else { return };
@@ -566,7 +602,18 @@ fn a_crash_at_every_action_leaves_the_old_or_the_new_configuration() {
                         .any(|at| Superblock::decode(&d.read(*at, SUPERBLOCK_BYTES)).is_ok())
                 })
                 .collect();
-            let result = if all.is_empty() { None } else { Some(w.assemble(&all, false, 0xCC)) };
+            // A write may have been under way when a member failed: that is refused, and forced here.
+            let at_risk = promised.as_ref().is_some_and(|v| v.volumes.iter().any(|v| v.dirty || v.track_dirty));
+            let result = if all.is_empty() {
+                None
+            } else {
+                match w.assemble(&all, false, 0xCC) {
+                    Err(e) if at_risk && e.message.contains("not stopped cleanly") => {
+                        Some(w.assemble(&all, true, 0xCC))
+                    }
+                    other => Some(other),
+                }
+            };
             match (promised, result) {
                 (None, None | Some(Ok(_))) => {}
                 (None, Some(Err(e))) => {
