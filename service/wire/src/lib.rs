@@ -10,6 +10,9 @@
 
 pub mod command;
 pub mod fabrics;
+pub mod features;
+pub mod identify;
+pub mod logs;
 pub mod nqn;
 pub mod tcp;
 
