@@ -226,6 +226,9 @@ pub struct ArrayCounters {
     pub member_writes: u64,
     /// Stripes handled.
     pub activations: u64,
+    /// Requests that joined others of their batch on a stripe.
+    #[serde(default)]
+    pub merged: u64,
     /// Full-stripe writes.
     pub full_stripe: u64,
     /// Read-modify-writes.
@@ -286,6 +289,9 @@ fn check(args: &LoadArgs) -> Result<(), String> {
     }
     if args.bs == 0 || !args.bs.is_multiple_of(512) || args.bs > 32 << 20 {
         return Err(format!("--bs: {} is not a multiple of 512 bytes, at most 32 MiB", args.bs));
+    }
+    if args.array && args.verify {
+        return Err("--verify: an array in process is loaded without looking at its data; verify over --target".into());
     }
     if args.time.is_zero() {
         return Err("--time: nothing can be measured in no time".into());
@@ -352,6 +358,7 @@ fn show(title: &str, results: &[(&str, &LoadResult)], report: &mut Report) {
     line("member reads", &array(|a| a.member_reads));
     line("member writes", &array(|a| a.member_writes));
     line("stripe activations", &array(|a| a.activations));
+    line("requests merged", &array(|a| a.merged));
     line("full-stripe writes", &array(|a| a.full_stripe));
     line("read-modify-writes", &array(|a| a.rmw));
     line("reconstruct-writes", &array(|a| a.rcw));

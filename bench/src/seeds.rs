@@ -17,7 +17,7 @@ pub struct ActivationArgs {
     #[arg(long, default_value = "64KiB", value_parser = parse_size)]
     chunk: u64,
     /// Writes in one batch
-    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     batch: u16,
     /// Where the random offsets start from
     #[arg(long, default_value_t = 1)]
@@ -35,7 +35,7 @@ struct Answer {
 struct Row {
     /// `raid5` or `raid6`.
     level: String,
-    /// `seq` or `random`.
+    /// `sequential` or `random`.
     pattern: String,
     /// Bytes of each write.
     write_size: u64,
@@ -47,6 +47,12 @@ struct Row {
     activations_last_reference: u64,
     /// Activations, handled at every release.
     activations_every_release: u64,
+    /// Member reads and writes, handled at the last reference.
+    #[serde(default)]
+    member_ios_last_reference: u64,
+    /// Member reads and writes, handled at every release.
+    #[serde(default)]
+    member_ios_every_release: u64,
 }
 
 /// Runs it and prints the table.
@@ -71,12 +77,22 @@ pub fn activations(args: &ActivationArgs, report: &mut Report) -> Result<(), Fai
 
 fn table(args: &ActivationArgs, answer: &Answer) -> TableData {
     let title = format!(
-        "Activations per stripe written: {} members, {} chunks, {} writes to a batch",
+        "Per stripe written: activations and member I/Os; {} members, {} chunks, {} writes to a batch",
         args.members,
         show_size(args.chunk),
         args.batch
     );
-    let columns = ["level", "order", "write", "stripes", "at the last reference", "at every release", "more"];
+    let columns = [
+        "level",
+        "order",
+        "write",
+        "stripes",
+        "at the last reference",
+        "at every release",
+        "more",
+        "member I/Os, last",
+        "member I/Os, every",
+    ];
     let mut table = TableData::new(title, columns);
     for row in &answer.rows {
         let per_stripe = |activations: u64| activations as f64 / row.stripes_written.max(1) as f64;
@@ -90,6 +106,8 @@ fn table(args: &ActivationArgs, answer: &Answer) -> TableData {
             number(last),
             number(every),
             more,
+            number(per_stripe(row.member_ios_last_reference)),
+            number(per_stripe(row.member_ios_every_release)),
         ]);
     }
     table
@@ -102,9 +120,10 @@ mod tests {
     #[test]
     fn activations_are_per_stripe_and_the_difference_in_percent() {
         let args = ActivationArgs { members: 5, chunk: 65536, batch: 32, seed: 1 };
-        let json = r#"{"rows":[{"level":"raid5","pattern":"seq","write_size":4096,"writes":640,"stripes_written":10,
-            "activations_last_reference":10,"activations_every_release":45}]}"#;
+        let json = r#"{"rows":[{"level":"raid5","pattern":"sequential","write_size":4096,"writes":640,"stripes_written":10,
+            "activations_last_reference":10,"activations_every_release":45,
+            "member_ios_last_reference":40,"member_ios_every_release":180}]}"#;
         let table = table(&args, &serde_json::from_str(json).unwrap());
-        assert_eq!(table.rows, [["raid5", "seq", "4 KiB", "10", "1.00", "4.50", "+350%"]]);
+        assert_eq!(table.rows, [["raid5", "sequential", "4 KiB", "10", "1.00", "4.50", "+350%", "4.00", "18.0"]]);
     }
 }

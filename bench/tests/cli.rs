@@ -27,6 +27,7 @@ fn wrong_arguments_are_exit_code_2() {
     refused(&["run", "--target", "127.0.0.1:1", "--nqn", "nqn.x", "--bs", "1000"], 2, "512");
     refused(&["--array", "--target", "127.0.0.1:1", "--nqn", "nqn.x"], 2, "cannot be used with");
     refused(&["--array", "--time", "0"], 2, "--time");
+    refused(&["--array", "--verify"], 2, "--verify");
     refused(&["--array", "--rw", "sideways"], 2, "randread");
     refused(&["--array", "--vs", "level=raid9"], 2, "raid9");
     refused(&["--target", "127.0.0.1:1", "--nqn", "nqn.x", "--core", "0,1"], 2, "raise --queues");

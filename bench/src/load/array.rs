@@ -42,8 +42,5 @@ pub(super) fn arguments(args: &LoadArgs) -> Vec<String> {
     optional("--size", args.size.map(|s| s.to_string()));
     let cores: Vec<_> = args.core.iter().map(usize::to_string).collect();
     optional("--core", (!cores.is_empty()).then(|| cores.join(",")));
-    if args.verify {
-        out.push("--verify".to_owned());
-    }
     out
 }

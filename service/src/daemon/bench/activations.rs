@@ -15,19 +15,41 @@ use serde::Serialize;
 
 /// Bytes that are written for each row of the table.
 const BYTES: u64 = 64 << 20;
-/// Requests of a batch: what a queue depth of 64 brings in one pass of the reactor.
-const BATCH: u64 = 64;
 /// Bytes of a batch at most, so that large writes still come in batches of several.
 const BATCH_BYTES: u64 = 8 << 20;
+
+/// What to measure. Options and answer are described in `bench/README.md`.
+#[derive(clap::Args, Debug, Clone)]
+pub struct ActivationBench {
+    /// Members of the arrays
+    #[arg(long, default_value_t = 5)]
+    members: u16,
+    /// Bytes of a chunk
+    #[arg(long, default_value_t = 64 << 10)]
+    chunk: u32,
+    /// Writes of a batch: what a queue depth of as many brings in one pass of the reactor
+    #[arg(long, default_value_t = 64)]
+    batch: u64,
+    /// Where random offsets start from
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// The table.
+#[derive(Debug, Serialize)]
+pub struct Table {
+    rows: Vec<Row>,
+}
 
 /// One row of the table.
 #[derive(Debug, Serialize)]
 pub struct Row {
     level: &'static str,
     pattern: &'static str,
-    write_bytes: u32,
+    write_size: u32,
+    writes: u64,
     /// Distinct stripes of each batch, summed up.
-    stripes: u64,
+    stripes_written: u64,
     activations_last_reference: u64,
     activations_every_release: u64,
     member_ios_last_reference: u64,
@@ -35,25 +57,30 @@ pub struct Row {
 }
 
 struct Count {
+    writes: u64,
     stripes: u64,
     activations: u64,
     member_ios: u64,
 }
 
-/// Measures all rows: RAID-5 over five and RAID-6 over six members, 64 KiB chunks.
-pub fn measure() -> Vec<Row> {
+/// Measures all rows: RAID-5 and RAID-6, both orders, all sizes.
+pub fn measure(options: &ActivationBench) -> Result<Table, String> {
     let mut rows = Vec::new();
-    for (level, name, width) in [(Level::Raid5, "raid5", 5), (Level::Raid6, "raid6", 6)] {
+    for (level, name) in [(Level::Raid5, "raid5"), (Level::Raid6, "raid6")] {
+        let extent = 64 << 20;
+        let geometry = Geometry { level, width: options.members, chunk: options.chunk, extent, shards: 16 };
+        geometry.validate().map_err(|e| e.to_string())?;
         for pattern in ["sequential", "random"] {
             for shift in 12..=20 {
                 let bytes = 1u32 << shift;
-                let last = run(level, width, pattern == "random", bytes, false);
-                let every = run(level, width, pattern == "random", bytes, true);
+                let last = run(options, geometry, pattern == "random", bytes, false);
+                let every = run(options, geometry, pattern == "random", bytes, true);
                 rows.push(Row {
                     level: name,
                     pattern,
-                    write_bytes: bytes,
-                    stripes: last.stripes,
+                    write_size: bytes,
+                    writes: last.writes,
+                    stripes_written: last.stripes,
                     activations_last_reference: last.activations,
                     activations_every_release: every.activations,
                     member_ios_last_reference: last.member_ios,
@@ -62,11 +89,11 @@ pub fn measure() -> Vec<Row> {
             }
         }
     }
-    rows
+    Ok(Table { rows })
 }
 
-fn run(level: Level, width: u16, random: bool, bytes: u32, handle_every_release: bool) -> Count {
-    let geometry = Geometry { level, width, chunk: 64 << 10, extent: 64 << 20, shards: 16 };
+fn run(options: &ActivationBench, geometry: Geometry, random: bool, bytes: u32, handle_every_release: bool) -> Count {
+    let width = geometry.width;
     let slots =
         (0..width).map(|m| SlotView { member: MemberId(m), offset: 1 << 20, state: SlotState::InSync }).collect();
     let view = View {
@@ -91,10 +118,10 @@ fn run(level: Level, width: u16, random: bool, bytes: u32, handle_every_release:
         handle_every_release,
     };
     let mut engine = Engine::new(config, Arc::new(view));
-    let mut random_state = 0x9E37_79B9_7F4A_7C15u64;
+    let mut random_state = 0x9E37_79B9_7F4A_7C15u64.wrapping_mul(2 * options.seed + 1);
     let mut next = 0u64;
     let mut stripes = 0;
-    let batch = BATCH.min(BATCH_BYTES / u64::from(bytes)).max(1);
+    let batch = options.batch.min(BATCH_BYTES / u64::from(bytes)).max(1);
     let mut written = 0;
     while written < BYTES {
         let mut touched = BTreeSet::new();
@@ -120,7 +147,13 @@ fn run(level: Level, width: u16, random: bool, bytes: u32, handle_every_release:
         drain(&mut engine);
     }
     let counters = engine.counters();
-    Count { stripes, activations: counters.activations, member_ios: counters.member_reads + counters.member_writes }
+    let writes = written / u64::from(bytes);
+    Count {
+        writes,
+        stripes,
+        activations: counters.activations,
+        member_ios: counters.member_reads + counters.member_writes,
+    }
 }
 
 fn submit(engine: &mut Engine, mut request: Request) {
@@ -155,15 +188,16 @@ mod tests {
 
     #[test]
     fn a_stripe_is_activated_once_per_batch_and_more_often_at_every_release() {
-        let rows = measure();
+        let options = ActivationBench { members: 5, chunk: 64 << 10, batch: 64, seed: 1 };
+        let rows = measure(&options).expect("a valid geometry").rows;
         assert_eq!(rows.len(), 2 * 2 * 9);
         for row in &rows {
-            assert_eq!(row.activations_last_reference, row.stripes, "{row:?}");
-            assert!(row.activations_every_release >= row.stripes, "{row:?}");
+            assert_eq!(row.activations_last_reference, row.stripes_written, "{row:?}");
+            assert!(row.activations_every_release >= row.stripes_written, "{row:?}");
         }
         // Sixteen 4 KiB writes of one chunk in a batch: handling at every release must cost visibly more.
-        let small = rows.iter().find(|r| r.pattern == "sequential" && r.write_bytes == 4096).expect("the first size");
-        assert!(small.activations_every_release > small.stripes, "{small:?}");
+        let small = rows.iter().find(|r| r.pattern == "sequential" && r.write_size == 4096).expect("the first size");
+        assert!(small.activations_every_release > small.stripes_written, "{small:?}");
         assert!(small.member_ios_every_release > small.member_ios_last_reference, "{small:?}");
     }
 }

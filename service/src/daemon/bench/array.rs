@@ -2,6 +2,8 @@
 //! network. What SPDK's bdevperf is to SPDK.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU16;
@@ -20,47 +22,78 @@ use crate::dma::Slot;
 use crate::reactor::{self, Context, Poller};
 use crate::volume::{HostMessage, Lane, LaneConfig, LaneMessage, LanePoller, Volume};
 
-/// What to measure.
-#[derive(Args, Debug, Clone, Serialize)]
+/// What to measure. Options and answer are described in `bench/README.md`: raidbench asks with them and reads it.
+#[derive(Args, Debug, Clone)]
 pub struct ArrayBench {
-    /// RAID level
-    #[arg(long, default_value = "5")]
+    /// RAID level: raid0, raid1, raid10, raid5, raid6
+    #[arg(long, default_value = "raid5")]
     pub level: String,
     /// Members
     #[arg(long, default_value_t = 5)]
     pub members: u16,
-    /// Folder for file members; RAM where it is not given
+    /// Bytes of each member
+    #[arg(long, default_value_t = 256 << 20)]
+    pub member_size: u64,
+    /// What the members are
+    #[arg(long, value_enum, default_value = "ram")]
+    pub member_kind: MemberKind,
+    /// Folder for file members; the temporary folder where it is not given
     #[arg(long)]
-    pub files: Option<std::path::PathBuf>,
-    /// MiB of each member
-    #[arg(long, default_value_t = 256)]
-    pub member_mib: u64,
-    /// KiB of a chunk
-    #[arg(long, default_value_t = 64)]
-    pub chunk_kib: u32,
+    pub member_dir: Option<PathBuf>,
+    /// Bytes of a chunk
+    #[arg(long, default_value_t = 64 << 10)]
+    pub chunk: u32,
     /// Pattern
     #[arg(long, value_enum, default_value = "randread")]
     pub rw: Pattern,
     /// Bytes of an I/O
     #[arg(long, default_value_t = 4096)]
     pub bs: u32,
-    /// I/Os in flight on each core
+    /// I/Os in flight on each queue
     #[arg(long, default_value_t = 32)]
     pub qd: usize,
+    /// Queues, spread over the reactors; at least one on each
+    #[arg(long, default_value_t = 1)]
+    pub queues: usize,
+    /// Percent of reads in a mix
+    #[arg(long, default_value_t = 70)]
+    pub read_share: u64,
     /// Seconds to measure
     #[arg(long, default_value_t = 3.0)]
     pub time: f64,
     /// Seconds before the measurement
     #[arg(long, default_value_t = 0.5)]
     pub warmup: f64,
-    /// Reactors, on cores 0, 1, …
+    /// Bytes of the volume to use, from its start
+    #[arg(long)]
+    pub size: Option<u64>,
+    /// The cores of the reactors
+    #[arg(long, value_delimiter = ',', default_value = "0")]
+    pub core: Vec<usize>,
+    /// Where random offsets start from
     #[arg(long, default_value_t = 1)]
-    pub cores: usize,
+    pub seed: u64,
+}
+
+impl ArrayBench {
+    /// I/Os in flight on reactor `i`: those of its queues.
+    fn depth(&self, i: usize) -> usize {
+        let (queues, cores) = (self.queues.max(self.core.len()), self.core.len());
+        self.qd * (queues / cores + usize::from(i < queues % cores))
+    }
+}
+
+/// What the members are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MemberKind {
+    /// Memory
+    Ram,
+    /// Sparse files, removed afterwards
+    File,
 }
 
 /// Access patterns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Pattern {
     /// Sequential reads
     Read,
@@ -70,60 +103,81 @@ pub enum Pattern {
     Randread,
     /// Random writes
     Randwrite,
-    /// Random, half of each
+    /// Random, mixed
     Randrw,
+    /// Sequential, mixed
+    Seqmix,
 }
 
 /// The figures.
 #[derive(Debug, Serialize)]
 pub struct ArrayReport {
-    options: ArrayBench,
     seconds: f64,
-    ios: u64,
-    errors: u64,
     iops: f64,
+    read_iops: f64,
+    write_iops: f64,
     mib_per_s: f64,
-    latency_us: Percentiles,
-    full_stripe: u64,
-    read_modify_write: u64,
-    reconstruct_write: u64,
-    activations: u64,
-    merged: u64,
+    read_latency_us: Option<Percentiles>,
+    write_latency_us: Option<Percentiles>,
+    errors: u64,
+    errors_by_status: BTreeMap<String, u64>,
+    memcpy_gib_per_s: f64,
+    array: ArrayCounters,
+}
+
+/// What happened inside the array in the measured time.
+#[derive(Debug, Serialize)]
+pub struct ArrayCounters {
     member_reads: u64,
     member_writes: u64,
-    memcpy_gib_per_s: f64,
+    activations: u64,
+    merged: u64,
+    full_stripe: u64,
+    rmw: u64,
+    rcw: u64,
+    parity_kernel: &'static str,
 }
 
 /// Latency in microseconds.
 #[derive(Debug, Serialize)]
 pub struct Percentiles {
+    count: u64,
+    min: f64,
     mean: f64,
     p50: f64,
+    p90: f64,
     p99: f64,
-    p999: f64,
+    p99_9: f64,
+    p99_99: f64,
     max: f64,
 }
 
 impl Percentiles {
-    /// Of a histogram of nanoseconds.
-    pub fn of(histogram: &Histogram<u64>) -> Percentiles {
+    /// Of a histogram of nanoseconds, if there is anything in it.
+    pub fn of(histogram: &Histogram<u64>) -> Option<Percentiles> {
         let us = |n: u64| n as f64 / 1e3;
-        Percentiles {
+        let at = |q: f64| us(histogram.value_at_quantile(q));
+        (!histogram.is_empty()).then(|| Percentiles {
+            count: histogram.len(),
+            min: us(histogram.min()),
             mean: histogram.mean() / 1e3,
-            p50: us(histogram.value_at_quantile(0.5)),
-            p99: us(histogram.value_at_quantile(0.99)),
-            p999: us(histogram.value_at_quantile(0.999)),
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            p99_9: at(0.999),
+            p99_99: at(0.9999),
             max: us(histogram.max()),
-        }
+        })
     }
 }
 
 /// What one core's generator did.
 struct Outcome {
-    ios: u64,
-    errors: u64,
+    /// By status; those of the warm-up too.
+    errors: BTreeMap<String, u64>,
     seconds: f64,
-    latency: Histogram<u64>,
+    reads: Histogram<u64>,
+    writes: Histogram<u64>,
     counters: raid_core::engine::Counters,
 }
 
@@ -133,7 +187,8 @@ struct Generator {
     lane: Rc<RefCell<Lane>>,
     options: ArrayBench,
     slots: Vec<Slot>,
-    begun: Vec<Instant>,
+    /// When each was begun, and whether it is a read.
+    begun: Vec<(Instant, bool)>,
     ready: Vec<usize>,
     completions: Completions,
     random: u64,
@@ -151,24 +206,30 @@ impl Generator {
         let bs = u64::from(self.options.bs);
         let blocks = (self.span.1 - self.span.0) / bs;
         match self.options.rw {
-            Pattern::Read | Pattern::Write => {
+            Pattern::Read | Pattern::Write | Pattern::Seqmix => {
+                let offset = self.span.0 + self.position * bs;
                 self.position = (self.position + 1) % blocks;
-                self.span.0 + self.position * bs
+                offset
             }
-            _ => {
-                self.random ^= self.random << 13;
-                self.random ^= self.random >> 7;
-                self.random ^= self.random << 17;
-                self.span.0 + self.random % blocks * bs
+            Pattern::Randread | Pattern::Randwrite | Pattern::Randrw => {
+                let block = self.next_random() % blocks;
+                self.span.0 + block * bs
             }
         }
     }
 
-    fn reads(&self) -> bool {
+    fn next_random(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+
+    fn next_is_read(&mut self) -> bool {
         match self.options.rw {
             Pattern::Read | Pattern::Randread => true,
             Pattern::Write | Pattern::Randwrite => false,
-            Pattern::Randrw => self.random & (1 << 40) != 0,
+            Pattern::Randrw | Pattern::Seqmix => self.next_random() % 100 < self.options.read_share,
         }
     }
 
@@ -184,7 +245,13 @@ impl Generator {
 }
 
 fn empty() -> Outcome {
-    Outcome { ios: 0, errors: 0, seconds: 0.0, latency: histogram(), counters: Default::default() }
+    Outcome {
+        errors: BTreeMap::new(),
+        seconds: 0.0,
+        reads: histogram(),
+        writes: histogram(),
+        counters: Default::default(),
+    }
 }
 
 fn histogram() -> Histogram<u64> {
@@ -219,15 +286,18 @@ impl Poller for Generator {
         if self.measuring.is_none() && now.duration_since(self.start).as_secs_f64() >= self.options.warmup {
             self.measuring = Some(now);
             self.base = *self.lane.borrow().counters();
-            self.outcome = empty();
+            self.outcome.reads.reset();
+            self.outcome.writes.reset();
         }
         for done in completions.drain(..) {
             let slot = done.tag as usize;
-            self.outcome.ios += 1;
-            if !done.status.is_ok() {
-                self.outcome.errors += 1;
+            let (begun, read) = self.begun[slot];
+            if done.status.is_ok() {
+                let latencies = if read { &mut self.outcome.reads } else { &mut self.outcome.writes };
+                latencies.saturating_record(now.duration_since(begun).as_nanos() as u64);
+            } else {
+                *self.outcome.errors.entry(format!("{:?}", done.status)).or_default() += 1;
             }
-            self.outcome.latency.saturating_record(now.duration_since(self.begun[slot]).as_nanos() as u64);
             self.ready.push(slot);
         }
         self.completions = completions;
@@ -238,9 +308,10 @@ impl Poller for Generator {
         let mut worked = false;
         while let Some(slot) = self.ready.pop() {
             let offset = self.next_offset();
-            let op = if self.reads() { IoOp::Read } else { IoOp::Write { fua: false } };
+            let read = self.next_is_read();
+            let op = if read { IoOp::Read } else { IoOp::Write { fua: false } };
             let io = Io { tag: slot as u64, op, offset, len: u64::from(self.options.bs) };
-            self.begun[slot] = now;
+            self.begun[slot] = (now, read);
             let seg = Seg { addr: self.slots[slot].addr(), len: self.options.bs };
             if self.volume.submit(io, &[seg]).is_err() {
                 self.ready.push(slot);
@@ -255,29 +326,24 @@ impl Poller for Generator {
 
 /// The level that an option names.
 pub fn level(name: &str) -> Result<Level, String> {
-    Ok(match name {
+    Ok(match name.strip_prefix("raid").unwrap_or(name) {
         "0" => Level::Raid0,
         "1" => Level::Raid1,
         "10" => Level::Raid10,
         "5" => Level::Raid5,
         "6" => Level::Raid6,
-        _ => return Err(format!("'{name}' is no level: give 0, 1, 10, 5 or 6")),
+        _ => return Err(format!("'{name}' is no level: give raid0, raid1, raid10, raid5 or raid6")),
     })
 }
 
 fn view(options: &ArrayBench) -> Result<View, String> {
-    let bytes = options.member_mib << 20;
+    let bytes = options.member_size;
     let extent = 16u64 << 20;
-    if bytes < extent || options.bs == 0 || options.bs % 512 != 0 || options.qd == 0 || options.members == 0 {
+    if bytes < extent || options.bs == 0 || !options.bs.is_multiple_of(512) || options.qd == 0 || options.members == 0 {
         return Err("a member needs at least 16 MiB, --bs a multiple of 512, --qd and --members at least 1".into());
     }
-    let geometry = Geometry {
-        level: level(&options.level)?,
-        width: options.members,
-        chunk: options.chunk_kib << 10,
-        extent,
-        shards: 16,
-    };
+    let geometry =
+        Geometry { level: level(&options.level)?, width: options.members, chunk: options.chunk, extent, shards: 16 };
     geometry.validate().map_err(|e| e.to_string())?;
     let groups: Vec<GroupView> = (0..bytes / extent)
         .map(|g| GroupView {
@@ -304,21 +370,41 @@ fn view(options: &ArrayBench) -> Result<View, String> {
 
 /// Runs it.
 pub fn run(options: &ArrayBench) -> Result<ArrayReport, String> {
+    let files = match options.member_kind {
+        MemberKind::Ram => None,
+        MemberKind::File => {
+            let folder = options.member_dir.clone().unwrap_or_else(std::env::temp_dir);
+            let folder = folder.join(format!("raidd-bench-{}", std::process::id()));
+            std::fs::create_dir_all(&folder).map_err(|e| format!("cannot create {}: {e}", folder.display()))?;
+            Some(folder)
+        }
+    };
+    let report = load(options, files.as_deref());
+    if let Some(folder) = files {
+        std::fs::remove_dir_all(&folder).map_err(|e| format!("cannot remove {}: {e}", folder.display()))?;
+    }
+    report
+}
+
+fn load(options: &ArrayBench, files: Option<&Path>) -> Result<ArrayReport, String> {
     let view = Arc::new(view(options)?);
     let geometry = view.volumes[0].geometry;
     let scratch = (8u64 << 20).max(2 * Engine::scratch_needed(&geometry));
-    let region = scratch + (options.qd as u64 * (u64::from(options.bs) + 8192) * 2).max(32 << 20);
-    let cores: Vec<usize> = (0..options.cores).collect();
-    let (memory, reactors) = reactor::start(&cores, region, reactor::Polling::Busy)
+    let memcpy_before = super::memcpy_rate();
+    let region = scratch + (options.depth(0) as u64 * (u64::from(options.bs) + 8192) * 2).max(32 << 20);
+    let (memory, reactors) = reactor::start(&options.core, region, reactor::Polling::Busy)
         .map_err(|e| format!("the reactors cannot be started: {e}"))?;
-    let members = super::members(&memory, options.members, options.member_mib << 20, options.files.as_deref())?;
+    let members = super::members(&memory, options.members, options.member_size, files)?;
     let routes: crate::volume::Routes =
-        (0..geometry.shards).map(|s| AtomicU16::new(s % options.cores as u16)).collect();
+        (0..geometry.shards).map(|s| AtomicU16::new(s % options.core.len() as u16)).collect();
     let mail: Vec<_> = reactors.iter().map(|r| reactor::mailbox::<LaneMessage>(4096, r.waker())).collect();
     let senders: Vec<_> = mail.iter().map(|(sender, _)| sender.clone()).collect();
     let (host, host_mail) = reactor::mailbox::<HostMessage>(4096, reactors[0].waker());
     let (report, outcomes) = crossbeam_channel::unbounded();
-    let size = view.volumes[0].size;
+    let size = options.size.unwrap_or(u64::MAX).min(view.volumes[0].size);
+    if size / options.core.len() as u64 <= u64::from(options.bs) {
+        return Err(format!("{size} bytes are too few for I/Os of {} bytes on each core", options.bs));
+    }
     for (i, (reactor, (_, inbox))) in reactors.iter().zip(mail).enumerate() {
         let config_peers = senders.iter().enumerate().map(|(j, s)| (j != i).then(|| s.clone())).collect();
         let (memory, routes, host, report, options) =
@@ -347,7 +433,7 @@ pub fn run(options: &ArrayBench) -> Result<ArrayReport, String> {
                 })));
                 // The lane takes its first view from its mailbox, as in the daemon.
                 let _ = sender.try_send(LaneMessage::View { tag: 0, view: view.clone(), members });
-                let slots: Vec<Slot> = (0..options.qd)
+                let slots: Vec<Slot> = (0..options.depth(i))
                     .map(|_| reactor.pool().alloc(options.bs).expect("the region was sized for it"))
                     .collect();
                 reactor.add(Box::new(LanePoller(lane.clone())));
@@ -365,39 +451,52 @@ pub fn run(options: &ArrayBench) -> Result<ArrayReport, String> {
     }
     let limit = Duration::from_secs_f64(options.time + options.warmup + 30.0);
     let mut outcomes_all = Vec::new();
-    for _ in 0..options.cores {
+    for _ in 0..options.core.len() {
         outcomes_all.push(outcomes.recv_timeout(limit).map_err(|_| "a core made no progress for 30 s".to_string())?);
     }
     drop(host_mail);
     for reactor in reactors {
         reactor.stop();
     }
-    Ok(summarize(options, &outcomes_all))
+    Ok(summarize(options, &outcomes_all, (memcpy_before + super::memcpy_rate()) / 2.0))
 }
 
-fn summarize(options: &ArrayBench, outcomes: &[Outcome]) -> ArrayReport {
-    let mut latency = histogram();
-    let sum = |f: fn(&Outcome) -> u64| outcomes.iter().map(f).sum::<u64>();
+fn summarize(options: &ArrayBench, outcomes: &[Outcome], memcpy_gib_per_s: f64) -> ArrayReport {
+    let (mut reads, mut writes, mut errors_by_status) = (histogram(), histogram(), BTreeMap::new());
+    let (mut read_iops, mut write_iops) = (0.0, 0.0);
     for outcome in outcomes {
-        latency.add(&outcome.latency).expect("the same bounds");
+        let seconds = outcome.seconds.max(1e-9);
+        read_iops += outcome.reads.len() as f64 / seconds;
+        write_iops += outcome.writes.len() as f64 / seconds;
+        reads.add(&outcome.reads).expect("the same bounds");
+        writes.add(&outcome.writes).expect("the same bounds");
+        for (status, n) in &outcome.errors {
+            *errors_by_status.entry(status.clone()).or_default() += n;
+        }
     }
-    let iops: f64 = outcomes.iter().map(|o| (o.ios - o.errors) as f64 / o.seconds.max(1e-9)).sum();
+    let iops = read_iops + write_iops;
+    let sum = |f: fn(&Outcome) -> u64| outcomes.iter().map(f).sum::<u64>();
     ArrayReport {
-        options: options.clone(),
         seconds: outcomes.iter().map(|o| o.seconds).fold(0.0, f64::max),
-        ios: sum(|o| o.ios),
-        errors: sum(|o| o.errors),
         iops,
+        read_iops,
+        write_iops,
         mib_per_s: iops * f64::from(options.bs) / (1 << 20) as f64,
-        latency_us: Percentiles::of(&latency),
-        full_stripe: sum(|o| o.counters.full_stripe),
-        read_modify_write: sum(|o| o.counters.read_modify_write),
-        reconstruct_write: sum(|o| o.counters.reconstruct_write),
-        activations: sum(|o| o.counters.activations),
-        merged: sum(|o| o.counters.merged),
-        member_reads: sum(|o| o.counters.member_reads),
-        member_writes: sum(|o| o.counters.member_writes),
-        memcpy_gib_per_s: super::memcpy_rate(),
+        read_latency_us: Percentiles::of(&reads),
+        write_latency_us: Percentiles::of(&writes),
+        errors: errors_by_status.values().sum(),
+        errors_by_status,
+        memcpy_gib_per_s,
+        array: ArrayCounters {
+            member_reads: sum(|o| o.counters.member_reads),
+            member_writes: sum(|o| o.counters.member_writes),
+            activations: sum(|o| o.counters.activations),
+            merged: sum(|o| o.counters.merged),
+            full_stripe: sum(|o| o.counters.full_stripe),
+            rmw: sum(|o| o.counters.read_modify_write),
+            rcw: sum(|o| o.counters.reconstruct_write),
+            parity_kernel: crate::parity::kernel().name(),
+        },
     }
 }
 
@@ -437,19 +536,21 @@ impl Poller for Starter {
         let volume = Volume::new(self.lane.clone(), VolumeId(0), info).expect("the view has the volume");
         // Sequential patterns get a share of the volume for each core, aligned to whole bands of any width.
         let bs = u64::from(self.options.bs);
-        let share = self.size / self.options.cores as u64 / bs * bs;
+        let share = self.size / self.options.core.len() as u64 / bs * bs;
         let start = share * self.core as u64;
-        let random = !matches!(self.options.rw, Pattern::Read | Pattern::Write);
+        let random = !matches!(self.options.rw, Pattern::Read | Pattern::Write | Pattern::Seqmix);
         let span = if random { (0, self.size / bs * bs) } else { (start, start + share) };
         let now = Instant::now();
         cx.add(Box::new(Generator {
             volume,
             lane: self.lane.clone(),
-            begun: vec![now; slots.len()],
+            begun: vec![(now, true); slots.len()],
             ready: (0..slots.len()).collect(),
             slots,
-            completions: Vec::with_capacity(self.options.qd),
-            random: 0x2545_F491_4F6C_DD1D ^ (self.core as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15),
+            completions: Vec::with_capacity(self.options.depth(self.core)),
+            random: (0x2545_F491_4F6C_DD1D
+                ^ (self.core as u64 + self.options.seed).wrapping_mul(0x9E37_79B9_7F4A_7C15))
+                | 1,
             position: 0,
             span,
             start: now,

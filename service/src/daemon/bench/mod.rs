@@ -3,7 +3,7 @@
 mod activations;
 mod array;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::{Args, Subcommand};
@@ -19,6 +19,9 @@ pub use array::Percentiles;
 pub struct Bench {
     #[command(subcommand)]
     what: What,
+    /// Write the JSON to this file (`-`: standard output)
+    #[arg(long, global = true, value_name = "FILE", default_value = "-")]
+    json: PathBuf,
 }
 
 #[derive(Subcommand, Debug)]
@@ -26,23 +29,27 @@ enum What {
     /// Load on an array in this process
     Array(array::ArrayBench),
     /// Stripe activations per stripe written
-    Activations,
+    Activations(activations::ActivationBench),
     /// The parity kernels' rates
     Parity,
     /// The machine's plain memory-copy rate
     Memcpy,
 }
 
-/// Runs one and prints its JSON.
+/// Runs one and writes its JSON.
 pub fn run(bench: &Bench) -> Result<(), String> {
     let json = match &bench.what {
         What::Array(options) => serde_json::to_string_pretty(&array::run(options)?),
-        What::Activations => serde_json::to_string_pretty(&activations::measure()),
+        What::Activations(options) => serde_json::to_string_pretty(&activations::measure(options)?),
         What::Parity => serde_json::to_string_pretty(&crate::parity::bench_report()),
         What::Memcpy => serde_json::to_string_pretty(&serde_json::json!({ "memcpy_gib_per_s": memcpy_rate() })),
     };
-    println!("{}", json.map_err(|e| format!("the figures cannot be written as JSON: {e}"))?);
-    Ok(())
+    let json = json.map_err(|e| format!("the figures cannot be written as JSON: {e}"))?;
+    if bench.json == Path::new("-") {
+        println!("{json}");
+        return Ok(());
+    }
+    std::fs::write(&bench.json, json).map_err(|e| format!("cannot write {}: {e}", bench.json.display()))
 }
 
 /// GiB/s of a plain copy between buffers that no cache holds, the best of several passes: what the machine can do at all.
