@@ -104,7 +104,7 @@ impl Rig {
             engine: Engine::new(config, Arc::new(view.clone())),
             geometry,
             members: vec![vec![0; 4096 + (groups * geometry.extent) as usize]; width as usize + 1],
-            memory: vec![0xee; BUFFERS as usize + (32 << 20)],
+            memory: vec![0xee; BUFFERS as usize + (16 << 20)],
             ordered: Vec::new(),
             replies: Vec::new(),
             events: Vec::new(),
@@ -301,7 +301,7 @@ impl Rig {
     }
 
     fn buffer(&self, index: u64) -> BufAddr {
-        BufAddr::new(0, BUFFERS + index * (512 << 10))
+        BufAddr::new(0, BUFFERS + index * (256 << 10))
     }
 
     fn status(&self, tag: ReqTag) -> Option<ReqStatus> {
@@ -403,4 +403,525 @@ fn what_was_written_is_read_at_every_level() {
             assert!(rig.engine.idle());
         }
     }
+}
+
+/// What one random run does to the members.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Trouble {
+    None,
+    /// As many members as the level tolerates die, at random moments.
+    Deaths,
+    /// They fail writes only.
+    WriteErrors,
+    /// Single blocks cannot be read, now and then, at most one in a row of a group.
+    BadBlocks,
+}
+
+/// A request in flight and what the model expects of it.
+struct Flight {
+    tag: ReqTag,
+    op: Op,
+    range: (u64, u64),
+    buf: BufAddr,
+    writes: bool,
+    expect: ReqStatus,
+}
+
+/// Random requests, many at once, against a byte model. Ranges in flight overlap only among readers.
+fn campaign(level: Level, width: u16, chunk: u32, trouble: Trouble, seed: u64, rounds: u32) -> Counters {
+    let what = format!("{level} W={width} chunk={chunk} {trouble:?} seed={seed}");
+    let mut rig = Rig::new(level, width, chunk, seed);
+    rig.view.volumes[0].track_dirty = seed % 2 == 0;
+    rig.publish();
+    let mut model = rig.fill_volume();
+    let size = rig.size();
+    let mut flights: Vec<Flight> = Vec::new();
+    let mut buffers: Vec<u64> = (0..30).collect();
+    let mut lives = tolerance(level);
+    for round in 0..rounds {
+        if trouble != Trouble::None && rig.rng.below(40) == 0 {
+            match trouble {
+                Trouble::BadBlocks if tolerance(level) > 0 && rig.unreadable.is_empty() => {
+                    let member = rig.rng.below(width as u64 + 1) as u16;
+                    let block = 1 + rig.rng.below(rig.members[0].len() as u64 / 4096 - 1);
+                    rig.unreadable.insert((member, block * 4096));
+                }
+                Trouble::Deaths | Trouble::WriteErrors if lives > 0 && round > rounds / 4 => {
+                    let member = rig.rng.below(width as u64 + 1) as u16;
+                    if !rig.dead.contains(&member) && !rig.read_only.contains(&member) {
+                        let set = if trouble == Trouble::Deaths { &mut rig.dead } else { &mut rig.read_only };
+                        set.insert(member);
+                        lives -= 1;
+                    }
+                }
+                _ => {}
+            }
+        }
+        if !buffers.is_empty() && rig.rng.below(3) != 0 {
+            let longest = (size / 512).min(1 + rig.rng.below(400));
+            let len = (1 + rig.rng.below(longest)) * 512;
+            let unit = if rig.rng.below(2) == 0 { 512 } else { 4096 };
+            let len = if unit == 4096 { len.div_ceil(4096) * 4096 } else { len }.min(size);
+            let offset = rig.rng.below((size - len) / unit + 1) * unit;
+            let kind = rig.rng.below(10);
+            let writes = kind < 5;
+            let clash = |f: &Flight| (f.writes || writes) && f.range.0 < offset + len && offset < f.range.1;
+            if !flights.iter().any(clash) {
+                let at = rig.rng.below(buffers.len() as u64) as usize;
+                let index = buffers.swap_remove(at);
+                let buf = rig.buffer(2 * index);
+                let other = rig.buffer(2 * index + 1);
+                let held = model[offset as usize..(offset + len) as usize].to_vec();
+                let mut expect = ReqStatus::Ok;
+                let len32 = len as u32;
+                let op = match kind {
+                    0..=3 => {
+                        let salt = rig.rng.next();
+                        rig.fill(buf, len32, salt);
+                        Op::Write { offset, len: len32, buf, fua: kind == 0 }
+                    }
+                    4 => Op::Zero { offset, len, unmap: rig.rng.below(2) == 0 },
+                    5 => {
+                        rig.slice(buf, len32).copy_from_slice(&held);
+                        if rig.rng.below(2) == 0 {
+                            let flip = rig.rng.below(len);
+                            rig.slice(buf.plus(flip), 1)[0] ^= 1;
+                            expect = ReqStatus::Miscompare;
+                        }
+                        Op::Compare { offset, len: len32, buf, read_buf: other }
+                    }
+                    6 => Op::Flush,
+                    _ => Op::Read { offset, len: len32, buf },
+                };
+                let range = if kind == 6 { (0, 0) } else { (offset, offset + len) };
+                let tag = rig.submit(op.clone());
+                flights.push(Flight { tag, op, range, buf, writes, expect });
+            }
+        }
+        let steps = rig.rng.below(6);
+        if round % 64 == 63 {
+            rig.drain();
+        }
+        (0..steps).for_each(|_| {
+            rig.step();
+        });
+        flights.retain(|f| {
+            let Some(status) = rig.status(f.tag) else { return true };
+            assert_eq!(status, f.expect, "{what}: {:?}", f.op);
+            let (a, b) = (f.range.0 as usize, f.range.1 as usize);
+            let bytes = rig.bytes(f.buf, (b - a) as u32);
+            match f.op {
+                Op::Write { .. } => model[a..b].copy_from_slice(&bytes),
+                Op::Zero { .. } => model[a..b].fill(0),
+                Op::Read { .. } => assert!(bytes == model[a..b], "{what}: wrong data at {a}..{b}"),
+                _ => {}
+            }
+            buffers.push((f.buf.offset() - BUFFERS) / (256 << 10) / 2);
+            false
+        });
+        let open: BTreeSet<_> = flights.iter().map(|f| f.tag).collect();
+        rig.replies.retain(|r| open.contains(&r.0));
+    }
+    rig.drain();
+    for f in flights.drain(..) {
+        let status = rig.status(f.tag).unwrap_or_else(|| panic!("{what}: {:?} was never answered", f.op));
+        assert_eq!(status, f.expect, "{what}: {:?}", f.op);
+        let (a, b) = (f.range.0 as usize, f.range.1 as usize);
+        let bytes = rig.bytes(f.buf, (b - a) as u32);
+        match f.op {
+            Op::Write { .. } => model[a..b].copy_from_slice(&bytes),
+            Op::Zero { .. } => model[a..b].fill(0),
+            Op::Read { .. } => assert!(bytes == model[a..b], "{what}: wrong data at {a}..{b}"),
+            _ => {}
+        }
+    }
+    assert!(rig.engine.idle(), "{what}: something is left over");
+    assert!(rig.engine.scratch.is_untouched(), "{what}: scratch memory leaks");
+    rig.check_redundancy();
+    assert!(rig.read_volume() == model, "{what}: the volume differs at the end");
+    // Degraded to the limit it still holds the same.
+    let mut failed = rig.view.members.iter().filter(|m| **m == MemberState::Failed).count();
+    rig.unreadable.clear();
+    for member in 0..=width {
+        if failed < tolerance(level) && rig.view.members[member as usize] != MemberState::Failed {
+            rig.fail_member(MemberId(member));
+            failed += 1;
+        }
+    }
+    assert!(rig.read_volume() == model, "{what}: the volume differs when degraded");
+    rig.engine.counters
+}
+
+fn campaigns(trouble: Trouble) -> Counters {
+    let mut last = Counters::default();
+    for (level, width) in LEVELS {
+        for chunk in [4096, 16384, 65536] {
+            for seed in 1..=3 {
+                let c = campaign(level, width, chunk, trouble, seed, 500);
+                last.read_repairs += c.read_repairs;
+                last.degraded_reads += c.degraded_reads;
+            }
+        }
+    }
+    last
+}
+
+#[test]
+fn random_requests_agree_with_the_model() {
+    campaigns(Trouble::None);
+}
+
+#[test]
+fn members_that_die_in_the_middle_lose_nothing() {
+    assert!(campaigns(Trouble::Deaths).degraded_reads > 100);
+}
+
+#[test]
+fn members_that_refuse_writes_lose_nothing() {
+    campaigns(Trouble::WriteErrors);
+}
+
+#[test]
+fn blocks_that_cannot_be_read_are_rebuilt_and_rewritten() {
+    assert!(campaigns(Trouble::BadBlocks).read_repairs > 50);
+}
+
+/// Member reads and writes of one batch of writes (offset, length), from a quiet engine.
+fn cost(level: Level, width: u16, chunk: u32, writes: &[(u64, u32)]) -> (u64, u64, u64) {
+    let mut rig = Rig::new(level, width, chunk, 3);
+    let before = *rig.engine.counters();
+    for (i, &(offset, len)) in writes.iter().enumerate() {
+        let buf = rig.buffer(i as u64 % 60).plus(i as u64 / 60 * 4096 * 2);
+        let tag = ReqTag(i as u64);
+        let op = Op::Write { offset, len, buf, fua: false };
+        rig.engine.submit(Tick(0), Request { tag, volume: VOLUME, op }).expect("room");
+    }
+    rig.drain();
+    let after = rig.engine.counters();
+    (
+        after.member_reads - before.member_reads,
+        after.member_writes - before.member_writes,
+        after.activations - before.activations,
+    )
+}
+
+#[test]
+fn member_io_equals_the_theory() {
+    use Level::*;
+    const K: u32 = 1024;
+    let c = 64 * K;
+    // Level, width, writes of one batch (offset and length in bytes), reads, writes, activations.
+    type Case<'a> = (Level, u16, &'a [(u64, u32)], u64, u64, u64);
+    let many: Vec<(u64, u32)> = (0..48).map(|i| (i * 4096, 4096)).collect();
+    let cases: &[Case] = &[
+        (Raid0, 4, &[(0, 4 * K)], 0, 1, 1),
+        (Raid0, 4, &[(0, 4 * c)], 0, 4, 1),
+        (Raid0, 4, &[(512, 512)], 1, 1, 1),
+        (Raid1, 2, &[(0, 4 * K)], 0, 2, 1),
+        (Raid1, 3, &[(0, c)], 0, 3, 1),
+        (Raid1, 3, &[(1024, 4 * K)], 1, 3, 1),
+        (Raid10, 4, &[(0, 4 * K)], 0, 2, 1),
+        (Raid10, 4, &[(0, 2 * c)], 0, 4, 1),
+        (Raid10, 4, &[(c as u64 - 4096, 8 * K)], 0, 4, 1),
+        (Raid5, 5, &[(0, 4 * K)], 2, 2, 1),
+        (Raid5, 5, &[(512, 512)], 2, 2, 1),
+        (Raid5, 5, &[(0, 512), (512, 512), (1024, 3 * K)], 2, 2, 1),
+        (Raid5, 5, &[(0, c)], 2, 2, 1),
+        (Raid5, 5, &[(0, 2 * c)], 2, 3, 1),
+        (Raid5, 5, &[(0, 3 * c)], 1, 4, 1),
+        (Raid5, 5, &[(0, 4 * c)], 0, 5, 1),
+        (Raid5, 5, &[(0, 2 * c), (2 * c as u64, 2 * c)], 0, 5, 1),
+        (Raid5, 5, &[(2 * c as u64, 2 * c), (0, 2 * c)], 0, 5, 1),
+        (Raid5, 5, &[(0, 8 * c)], 0, 10, 2),
+        (Raid5, 5, &[(c as u64 - 4096, 8 * K)], 4, 4, 1),
+        (Raid5, 3, &[(0, 4 * K)], 1, 2, 1),
+        (Raid5, 4, &many, 0, 4, 1),
+        (Raid6, 6, &[(0, 4 * K)], 3, 3, 1),
+        (Raid6, 6, &[(4096 + 512, 1024)], 3, 3, 1),
+        (Raid6, 6, &[(0, c)], 3, 3, 1),
+        (Raid6, 6, &[(0, 3 * c)], 1, 5, 1),
+        (Raid6, 6, &[(0, 4 * c)], 0, 6, 1),
+        (Raid6, 6, &[(0, 2 * c), (2 * c as u64, 2 * c)], 0, 6, 1),
+        (Raid6, 5, &many, 0, 5, 1),
+    ];
+    for &(level, width, writes, r, w, a) in cases {
+        let name = format!("{level} W={width} {:?}", &writes[..writes.len().min(4)]);
+        assert_eq!(cost(level, width, c, writes), (r, w, a), "{name}");
+    }
+}
+
+#[test]
+fn handling_at_every_release_costs_more_activations() {
+    let writes: Vec<Op> = (0..16)
+        .map(|i| Op::Write { offset: i * 4096, len: 4096, buf: BufAddr::new(0, BUFFERS + i * 4096), fua: false })
+        .collect();
+    let run = |every: bool| {
+        let mut rig = Rig::new(Level::Raid5, 5, 65536, 1);
+        rig.engine.config.handle_every_release = every;
+        writes.iter().for_each(|op| {
+            rig.submit(op.clone());
+        });
+        rig.drain();
+        rig.check_redundancy();
+        *rig.engine.counters()
+    };
+    let (last, every) = (run(false), run(true));
+    assert_eq!((last.activations, last.merged), (1, 15));
+    assert!(every.activations > 1);
+    assert!(every.member_reads > last.member_reads);
+}
+
+/// The member that holds a slot of stripe 0 of group 0.
+fn member_of(rig: &Rig, column: u16) -> MemberId {
+    let slot = rig.geometry.slots(0, column).first;
+    rig.view.volumes[0].groups[0].slots[slot as usize].member
+}
+
+#[test]
+fn a_write_is_not_acknowledged_before_the_failure_is_recorded() {
+    for (level, width) in LEVELS.into_iter().filter(|(l, _)| tolerance(*l) > 0) {
+        let mut rig = Rig::new(level, width, 16384, 5);
+        let mut model = rig.fill_volume();
+        rig.manager = Manager::Silent;
+        let member = member_of(&rig, 0);
+        rig.read_only.insert(member.0);
+        let buf = rig.buffer(1);
+        rig.fill(buf, 4096, 99);
+        let tag = rig.submit(Op::Write { offset: 0, len: 4096, buf, fua: false });
+        rig.drain();
+        assert_eq!(rig.status(tag), None, "{level}: acknowledged too early");
+        let told = Event::MemberFailed { member, status: IoStatus::DeviceError };
+        assert_eq!(rig.events.iter().filter(|e| **e == told).count(), 1, "{level}");
+        // A view about something else changes nothing.
+        rig.publish();
+        rig.drain();
+        assert_eq!(rig.status(tag), None, "{level}: acknowledged too early");
+        assert_eq!(rig.events.iter().filter(|e| **e == told).count(), 2, "{level}: once in each view");
+        rig.fail_member(member);
+        rig.drain();
+        assert_eq!(rig.status(tag), Some(ReqStatus::Ok), "{level}");
+        model[..4096].copy_from_slice(&rig.bytes(buf, 4096));
+        assert!(rig.read_volume() == model, "{level}: the write that the member missed is lost");
+    }
+}
+
+#[test]
+fn a_level_without_redundancy_answers_offline_when_a_member_fails() {
+    let mut rig = Rig::new(Level::Raid0, 3, 16384, 5);
+    rig.fill_volume();
+    rig.dead.insert(member_of(&rig, 0).0);
+    let buf = rig.buffer(0);
+    assert_eq!(rig.finish(Op::Write { offset: 0, len: 4096, buf, fua: false }), ReqStatus::Offline);
+    assert_eq!(rig.finish(Op::Read { offset: 0, len: 4096, buf }), ReqStatus::Offline);
+}
+
+#[test]
+fn a_block_that_is_lost_is_an_error_and_only_that_block() {
+    for (level, width) in LEVELS {
+        let mut rig = Rig::new(level, width, 16384, 5);
+        let model = rig.fill_volume();
+        for column in 0..rig.geometry.columns() {
+            for slot in rig.geometry.slots(0, column).iter() {
+                let s = rig.view.volumes[0].groups[0].slots[slot as usize];
+                rig.unreadable.insert((s.member.0, s.offset + 8192));
+            }
+        }
+        let buf = rig.buffer(0);
+        assert_eq!(rig.finish(Op::Read { offset: 0, len: 16384, buf }), ReqStatus::Unrecoverable, "{level}");
+        assert!(rig.events.contains(&Event::DataLost { volume: VOLUME, offset: 8192, len: 4096 }), "{level}");
+        assert_eq!(rig.finish(Op::Read { offset: 0, len: 8192, buf }), ReqStatus::Ok, "{level}");
+        assert_eq!(rig.bytes(buf, 8192), model[..8192]);
+        // Written again as a whole row it is readable again.
+        let bytes = rig.geometry.stripe_bytes() as u32;
+        rig.fill(buf, bytes, 5);
+        assert_eq!(rig.finish(Op::Write { offset: 0, len: bytes, buf, fua: false }), ReqStatus::Ok, "{level}");
+        let back = rig.buffer(1);
+        assert_eq!(rig.finish(Op::Read { offset: 0, len: bytes, buf: back }), ReqStatus::Ok, "{level}");
+        assert_eq!(rig.bytes(back, bytes), rig.bytes(buf, bytes));
+        assert!(rig.events.iter().all(|e| !matches!(e, Event::MemberFailed { .. })), "{level}");
+    }
+}
+
+#[test]
+fn nothing_is_reconstructed_from_a_group_that_is_not_synced() {
+    for (level, width) in [(Level::Raid5, 4), (Level::Raid6, 5)] {
+        let mut rig = Rig::new(level, width, 16384, 5);
+        rig.fill_volume();
+        rig.view.volumes[0].groups[0].synced = false;
+        rig.fail_member(member_of(&rig, 0));
+        let buf = rig.buffer(0);
+        assert_eq!(rig.finish(Op::Read { offset: 0, len: 4096, buf }), ReqStatus::Unrecoverable);
+        assert_eq!(rig.finish(Op::Read { offset: 16384, len: 4096, buf }), ReqStatus::Ok);
+        assert_eq!(rig.finish(Op::Write { offset: 512, len: 512, buf, fua: false }), ReqStatus::Unrecoverable);
+        assert_eq!(rig.finish(Op::Rebuild { group: 0, stripe: 0 }), ReqStatus::Ok, "there is no target");
+        let bytes = rig.geometry.stripe_bytes() as u32;
+        assert_eq!(rig.finish(Op::Write { offset: 0, len: bytes, buf, fua: false }), ReqStatus::Ok);
+    }
+}
+
+#[test]
+fn rebuild_fills_the_new_member_while_writes_go_on() {
+    for (level, width) in LEVELS.into_iter().filter(|(l, _)| tolerance(*l) > 0) {
+        let mut rig = Rig::new(level, width, 16384, 9);
+        let mut model = rig.fill_volume();
+        let lost: Vec<_> = (0..tolerance(level)).map(|c| member_of(&rig, c as u16)).collect();
+        lost.iter().for_each(|m| rig.fail_member(*m));
+        // New members take the slots.
+        for member in lost {
+            let new = MemberId(rig.view.members.len() as u16);
+            rig.view.members.push(MemberState::Active);
+            let size = rig.members[0].len();
+            rig.members.push(vec![0x55; size]);
+            for slot in rig.view.volumes[0].groups.iter_mut().flat_map(|g| &mut g.slots) {
+                if slot.member == member {
+                    (slot.member, slot.state) = (new, SlotState::Rebuilding);
+                }
+            }
+        }
+        rig.publish();
+        assert!(rig.read_volume() == model, "{level}: read while rebuilding");
+        let size = rig.size();
+        for group in 0..2 {
+            for stripe in 0..rig.geometry.stripes() {
+                let rebuild = rig.submit(Op::Rebuild { group, stripe });
+                let offset = rig.rng.below(size / 512 - 20) * 512;
+                let buf = rig.buffer(3);
+                rig.fill(buf, 9216, offset);
+                let write = rig.submit(Op::Write { offset, len: 9216, buf, fua: false });
+                rig.drain();
+                assert_eq!((rig.status(rebuild), rig.status(write)), (Some(ReqStatus::Ok), Some(ReqStatus::Ok)));
+                model[offset as usize..offset as usize + 9216].copy_from_slice(&rig.bytes(buf, 9216));
+            }
+        }
+        let slots = rig.view.volumes[0].groups.iter_mut().flat_map(|g| &mut g.slots);
+        slots.filter(|s| s.state == SlotState::Rebuilding).for_each(|s| s.state = SlotState::InSync);
+        rig.publish();
+        rig.check_redundancy();
+        assert!(rig.read_volume() == model, "{level}: after the rebuild");
+    }
+}
+
+#[test]
+fn a_rebuild_target_that_fails_ends_the_step_with_write_fault() {
+    let mut rig = Rig::new(Level::Raid5, 4, 16384, 9);
+    let model = rig.fill_volume();
+    let member = member_of(&rig, 0);
+    let slots = rig.view.volumes[0].groups.iter_mut().flat_map(|g| &mut g.slots);
+    slots.filter(|s| s.member == member).for_each(|s| s.state = SlotState::Rebuilding);
+    rig.publish();
+    rig.read_only.insert(member.0);
+    assert_eq!(rig.finish(Op::Rebuild { group: 0, stripe: 0 }), ReqStatus::WriteFault);
+    assert!(rig.read_volume() == model);
+}
+
+#[test]
+fn resync_makes_redundancy_match_data() {
+    for (level, width) in LEVELS.into_iter().filter(|(l, _)| tolerance(*l) > 0) {
+        let mut rig = Rig::new(level, width, 16384, 9);
+        rig.fill_volume();
+        // Rot in all copies but the first, and in all parity.
+        let g = rig.geometry;
+        rig.view.volumes[0].groups.iter_mut().for_each(|group| group.synced = false);
+        for group in rig.view.volumes[0].groups.clone() {
+            for stripe in 0..g.stripes() {
+                for column in 0..g.columns() {
+                    let skip = usize::from(column < g.data_columns());
+                    for slot in g.slots(stripe, column).iter().skip(skip) {
+                        let s = group.slots[slot as usize];
+                        let at = s.offset as usize + (stripe * g.chunk) as usize;
+                        rig.members[s.member.0 as usize][at + 77] ^= 0x40;
+                    }
+                }
+            }
+        }
+        rig.publish();
+        let model = rig.read_volume();
+        for group in 0..2 {
+            for stripe in 0..g.stripes() {
+                assert_eq!(rig.finish(Op::Resync { group, stripe }), ReqStatus::Ok, "{level}");
+            }
+        }
+        rig.view.volumes[0].groups.iter_mut().for_each(|group| group.synced = true);
+        rig.publish();
+        rig.check_redundancy();
+        assert!(rig.read_volume() == model, "{level}");
+    }
+}
+
+#[test]
+fn a_write_waits_for_the_dirty_mark() {
+    let mut rig = Rig::new(Level::Raid5, 4, 16384, 9);
+    rig.view.volumes[0].track_dirty = true;
+    rig.publish();
+    rig.manager = Manager::Silent;
+    let buf = rig.buffer(0);
+    let write = rig.submit(Op::Write { offset: 0, len: 4096, buf, fua: false });
+    let zero = rig.submit(Op::Zero { offset: 1 << 16, len: 4096, unmap: false });
+    rig.drain();
+    assert_eq!((rig.status(write), rig.status(zero)), (None, None));
+    assert_eq!(rig.events, [Event::DirtyNeeded { volume: VOLUME }]);
+    assert_eq!(rig.engine.counters().member_writes, 0, "written before the mark");
+    assert_eq!(rig.finish(Op::Read { offset: 0, len: 4096, buf }), ReqStatus::Ok, "reads need no mark");
+    rig.view.volumes[0].dirty = true;
+    rig.publish();
+    rig.drain();
+    assert_eq!((rig.status(write), rig.status(zero)), (Some(ReqStatus::Ok), Some(ReqStatus::Ok)));
+}
+
+#[test]
+fn zeroes_stay_zeroes_down_to_the_members() {
+    for (level, width) in LEVELS {
+        let mut rig = Rig::new(level, width, 16384, 9);
+        let bytes = rig.geometry.stripe_bytes();
+        rig.submit(Op::Zero { offset: 0, len: bytes, unmap: true });
+        rig.take_actions();
+        assert_eq!(rig.ordered.len(), width as usize, "{level}");
+        for action in &rig.ordered {
+            assert!(matches!(action, Action::Zero { len: 16384, unmap: true, .. }), "{level}: {action:?}");
+        }
+        rig.drain();
+    }
+}
+
+#[test]
+fn fua_reaches_data_and_parity_and_flush_reaches_every_member() {
+    let mut rig = Rig::new(Level::Raid6, 5, 16384, 9);
+    let buf = rig.buffer(0);
+    let bytes = rig.geometry.stripe_bytes() as u32;
+    rig.submit(Op::Write { offset: 0, len: bytes, buf, fua: true });
+    rig.take_actions();
+    while rig.ordered.iter().any(|a| matches!(a, Action::Compute { .. })) {
+        rig.step();
+    }
+    assert_eq!(rig.ordered.iter().filter(|a| matches!(a, Action::Write { fua: true, .. })).count(), 5);
+    rig.drain();
+    let before = rig.engine.counters().member_flushes;
+    assert_eq!(rig.finish(Op::Flush), ReqStatus::Ok);
+    assert_eq!(rig.engine.counters().member_flushes - before, 6);
+    // A member that cannot flush has failed, and the flush is answered when that is recorded.
+    rig.manager = Manager::Silent;
+    rig.dead.insert(2);
+    let flush = rig.submit(Op::Flush);
+    rig.drain();
+    assert_eq!(rig.status(flush), None);
+    rig.fail_member(MemberId(2));
+    rig.drain();
+    assert_eq!(rig.status(flush), Some(ReqStatus::Ok));
+}
+
+#[test]
+fn requests_outside_the_volume_are_refused() {
+    let mut rig = Rig::new(Level::Raid5, 3, 16384, 9);
+    let (size, buf) = (rig.size(), rig.buffer(0));
+    for (offset, len) in [(size, 512), (size - 512, 1024), (u64::MAX - 511, 512), (100, 512), (0, 100)] {
+        assert_eq!(rig.finish(Op::Read { offset, len, buf }), ReqStatus::OutOfRange, "{offset} {len}");
+    }
+    assert_eq!(rig.finish(Op::Rebuild { group: 2, stripe: 0 }), ReqStatus::OutOfRange);
+    assert_eq!(rig.finish(Op::Resync { group: 0, stripe: 4 }), ReqStatus::OutOfRange);
+    assert_eq!(rig.finish(Op::Read { offset: 0, len: 0, buf }), ReqStatus::Ok);
+    assert_eq!(rig.finish(Op::Zero { offset: 0, len: size, unmap: false }), ReqStatus::Ok, "more stripes than slots");
+    rig.view.volumes[0].online = false;
+    rig.publish();
+    assert_eq!(rig.finish(Op::Read { offset: 0, len: 512, buf }), ReqStatus::Offline);
+    assert_eq!(rig.finish(Op::Flush), ReqStatus::Offline);
 }
