@@ -1,6 +1,5 @@
 //! Ordering member I/O: adjacent rows of a column become one operation with a gather list.
 
-use super::slab::NIL;
 use super::stripe::{Piece, StripeOp};
 use super::{Engine, Layout};
 use crate::action::{Action, BufAddr, IoTag, MemberId, Seg, Slice, Step};
@@ -82,8 +81,12 @@ impl Engine {
     /// on when something has completed. The window must be laid out.
     pub(super) fn issue(&mut self, index: u32, write: bool) -> bool {
         let op = &mut self.stripes[index];
-        let Some(volume) = self.view.volume(op.key.volume) else { return true };
-        let Some(group) = volume.groups.get(op.key.group as usize) else { return true };
+        let volume = self.view.volume(op.key.volume);
+        let Some(group) = volume.and_then(|v| v.groups.get(op.key.group as usize)) else {
+            // The volume was deleted meanwhile: what is out comes home, and then the stripe ends.
+            op.issued = true;
+            return true;
+        };
         let allowed = match (write, op.restoring()) {
             (false, _) => op.sources,
             (true, true) => op.targets,
@@ -180,8 +183,7 @@ impl Engine {
                 return Some(false);
             }
         }
-        let tag = self.order_compute(Owner::StripeCompute(index))?;
-        debug_assert_ne!(tag, NIL);
+        self.order_compute(Owner::StripeCompute(index))?;
         let op = &mut self.stripes[index];
         op.units_done = done;
         op.outstanding += 1;
@@ -189,7 +191,7 @@ impl Engine {
     }
 
     /// Orders what the builder holds.
-    pub(super) fn order_compute(&mut self, owner: Owner) -> Option<u32> {
+    pub(super) fn order_compute(&mut self, owner: Owner) -> Option<()> {
         if self.ios.room() == 0 {
             return None;
         }
@@ -205,7 +207,7 @@ impl Engine {
         }
         let tag = self.ios.insert(Io { steps, terms, ..Io::new(owner) })?;
         self.actions.push_back(Action::Compute { io: IoTag(tag), steps });
-        Some(tag)
+        Some(())
     }
 
     /// Orders a healthy read of a piece that lies in one chunk. The caller has made sure of room.

@@ -104,7 +104,7 @@ impl Runs {
         let mut start = from;
         let mut unit = from;
         while unit < to {
-            if unit % 64 == 0 && self.used[unit as usize / 64] == u64::MAX {
+            if unit.is_multiple_of(64) && self.used[unit as usize / 64] == u64::MAX {
                 unit += 64;
                 start = unit;
                 continue;
@@ -248,7 +248,7 @@ mod tests {
         for _ in 0..20_000 {
             seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let r = (seed >> 33) as u32;
-            if r % 3 != 0 && held.len() < 30 {
+            if !r.is_multiple_of(3) && held.len() < 30 {
                 let count = r / 3 % 40 + 1;
                 if let Some(start) = runs.take(count) {
                     assert!(start + count <= 200);

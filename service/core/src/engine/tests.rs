@@ -264,10 +264,10 @@ impl Rig {
                             let terms = self.engine.terms(terms).to_vec();
                             assert!(!terms.is_empty() && terms.iter().all(|t| t.src != BufAddr::ZERO));
                             let sources: Vec<_> = terms.iter().map(|t| self.bytes(t.src, len)).collect();
-                            for j in 0..outputs as usize {
+                            for (j, &out) in dst.iter().enumerate().take(outputs as usize) {
                                 let list: Vec<_> =
                                     terms.iter().zip(&sources).map(|(t, s)| (t.coef[j], &s[..])).collect();
-                                gf::combine_scalar(self.slice(dst[j], len), &list, accumulate);
+                                gf::combine_scalar(self.slice(out, len), &list, accumulate);
                             }
                         }
                         Step::Copy { dst, src, len } => {
@@ -431,7 +431,7 @@ struct Flight {
 fn campaign(level: Level, width: u16, chunk: u32, trouble: Trouble, seed: u64, rounds: u32) -> Counters {
     let what = format!("{level} W={width} chunk={chunk} {trouble:?} seed={seed}");
     let mut rig = Rig::new(level, width, chunk, seed);
-    rig.view.volumes[0].track_dirty = seed % 2 == 0;
+    rig.view.volumes[0].track_dirty = seed.is_multiple_of(2);
     rig.publish();
     let mut model = rig.fill_volume();
     let size = rig.size();
