@@ -72,8 +72,9 @@ pub trait Backend: Send + Sync + 'static {
     /// Deletes a volume and frees its extents. An export of it is a refusal.
     fn delete_volume(&self, array: &str, volume: &str) -> impl Future<Output = Result<()>> + Send;
 
-    /// Exports a volume. Ends when the listeners accept connections and the export is kept over a restart.
-    fn create_export(&self, spec: ExportSpec) -> impl Future<Output = Result<()>> + Send;
+    /// Exports a volume. Ends when the listeners accept connections and the export is kept over a restart. Returns the
+    /// namespace ID.
+    fn create_export(&self, spec: ExportSpec) -> impl Future<Output = Result<u32>> + Send;
     /// Takes an export back; its hosts' connections lose the namespace.
     fn delete_export(&self, nqn: &str, nsid: u32) -> impl Future<Output = Result<()>> + Send;
 
@@ -350,13 +351,6 @@ pub enum OperationState {
     Cancelled,
 }
 
-impl OperationState {
-    /// True when it will not change any more.
-    pub fn ended(self) -> bool {
-        matches!(self, OperationState::Succeeded | OperationState::Failed | OperationState::Cancelled)
-    }
-}
-
 /// Long work.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Operation {
@@ -386,6 +380,13 @@ pub struct Operation {
     pub can_cancel: bool,
     /// [`Backend::pause_operation`] can work.
     pub can_pause: bool,
+}
+
+impl Operation {
+    /// True when it will not change any more.
+    pub fn ended(&self) -> bool {
+        matches!(self.state, OperationState::Succeeded | OperationState::Failed | OperationState::Cancelled)
+    }
 }
 
 /// A moment in the daemon's life.

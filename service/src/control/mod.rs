@@ -3,5 +3,11 @@
 //! It knows the rest of the shell as a [`backend::Backend`] only.
 
 pub mod backend;
+mod convert;
 pub mod error;
 pub mod events;
+mod paging;
+mod requests;
+pub mod server;
+mod services;
+pub mod socket;
