@@ -11,6 +11,7 @@
 pub mod command;
 pub mod fabrics;
 pub mod features;
+pub mod host;
 pub mod identify;
 pub mod logs;
 pub mod nqn;

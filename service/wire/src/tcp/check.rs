@@ -288,7 +288,7 @@ fn check_data(datao: u32, datal: u32, layout: &Layout) -> Result<(), FatalError>
     if datal as usize != layout.data_len {
         return Err(PLEN);
     }
-    if datao % 4 != 0 {
+    if !datao.is_multiple_of(4) {
         return Err(FatalError::field(offset_of!(H2CData, datao)));
     }
     if datao.checked_add(datal).is_none() { Err(FatalError::OUT_OF_RANGE) } else { Ok(()) }
