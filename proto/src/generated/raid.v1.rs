@@ -2018,6 +2018,9 @@ pub struct AddMemberRequest {
     /// Overwrite a signature of something else.
     #[prost(bool, tag = "4")]
     pub wipe: bool,
+    /// Create the file, sparse and of this many bytes, if it does not exist; 0: it must exist.
+    #[prost(uint64, tag = "5")]
+    pub create_size_bytes: u64,
 }
 /// Asks for a member to be failed.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2057,6 +2060,9 @@ pub struct ReplaceMemberRequest {
     /// Overwrite a signature of something else on the new device.
     #[prost(bool, tag = "4")]
     pub wipe: bool,
+    /// Create the file, sparse and of this many bytes, if it does not exist; 0: it must exist.
+    #[prost(uint64, tag = "5")]
+    pub create_size_bytes: u64,
 }
 /// A member's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]

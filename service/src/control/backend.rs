@@ -52,19 +52,18 @@ pub trait Backend: Send + Sync + 'static {
     fn delete_array(&self, array: &str) -> impl Future<Output = Result<()>> + Send;
 
     /// Adds a device as a spare, to be used at once if a member is failed. Returns its member number.
-    fn add_member(&self, array: &str, address: String, wipe: bool) -> impl Future<Output = Result<u16>> + Send;
+    fn add_member(&self, array: &str, device: NewDevice) -> impl Future<Output = Result<u16>> + Send;
     /// Fails a member on purpose.
     fn fail_member(&self, array: &str, member: u16) -> impl Future<Output = Result<()>> + Send;
     /// Takes a failed, missing or spare member out of the array.
     fn remove_member(&self, array: &str, member: u16) -> impl Future<Output = Result<()>> + Send;
-    /// Rebuilds a member's extents onto the device at `with`, or a spare of the array, and then removes it. Returns the
+    /// Rebuilds a member's extents onto the device `with`, or a spare of the array, and then removes it. Returns the
     /// operation's ID as soon as it has started.
     fn replace_member(
         &self,
         array: &str,
         member: u16,
-        with: Option<String>,
-        wipe: bool,
+        with: Option<NewDevice>,
     ) -> impl Future<Output = Result<String>> + Send;
 
     /// Creates a volume.
@@ -105,6 +104,17 @@ pub struct ArraySpec {
     /// Overwrite members that carry a signature of something else.
     pub wipe: bool,
     /// Create members that do not exist as sparse files of this many bytes.
+    pub create_size: Option<u64>,
+}
+
+/// A device that is to become a member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewDevice {
+    /// Path of a file or block device.
+    pub address: String,
+    /// Overwrite a signature of something else.
+    pub wipe: bool,
+    /// Create the file, sparse and of this many bytes, if it does not exist.
     pub create_size: Option<u64>,
 }
 

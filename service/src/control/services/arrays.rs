@@ -8,7 +8,7 @@ use raid_proto::v1::volume_service_server::VolumeService;
 use tonic::{Request, Response, Status};
 
 use super::{Services, array, array_name, member_name, new_id, parents, settled, volume_name};
-use crate::control::backend::{ArraySpec, Backend, Member, Result, Volume};
+use crate::control::backend::{ArraySpec, Backend, Member, NewDevice, Result, Volume};
 use crate::control::convert::{self, invalid};
 use crate::control::error::{Error, Kind};
 use crate::control::paging::page;
@@ -43,6 +43,11 @@ fn address(member: &str) -> Result<()> {
         return Err(invalid("ADDRESS_MALFORMED", format!("'{member}' is not a path; name a file or block device")));
     }
     Ok(())
+}
+
+fn new_device(at: &str, wipe: bool, create_size: u64) -> Result<NewDevice> {
+    address(at)?;
+    Ok(NewDevice { address: at.to_owned(), wipe, create_size: (create_size != 0).then_some(create_size) })
 }
 
 fn array_spec(r: &v1::CreateArrayRequest) -> Result<ArraySpec> {
@@ -155,11 +160,9 @@ impl<B: Backend> MemberService for Services<B> {
     async fn add_member(&self, request: Request<v1::AddMemberRequest>) -> Answer<v1::Member> {
         let r = request.get_ref();
         let array = array_name(&r.parent)?;
-        let at = r.spec.clone().unwrap_or_default().address;
-        address(&at)?;
-        let wipe = r.wipe;
+        let device = new_device(&r.spec.clone().unwrap_or_default().address, r.wipe, r.create_size_bytes)?;
         self.change(&r.request_id, r, |b| async move {
-            let number = b.add_member(&array, at, wipe).await?;
+            let number = b.add_member(&array, device).await?;
             settled(&*b, |b| get_member(b, &array, number)).await
         })
         .await
@@ -188,11 +191,12 @@ impl<B: Backend> MemberService for Services<B> {
     async fn replace_member(&self, request: Request<v1::ReplaceMemberRequest>) -> Answer<v1::Operation> {
         let r = request.get_ref();
         let (array, number) = member_name(&r.name)?;
-        let with = (!r.with.is_empty()).then(|| r.with.clone());
-        with.as_deref().map_or(Ok(()), address)?;
-        let wipe = r.wipe;
+        let with = match r.with.as_str() {
+            "" => None,
+            at => Some(new_device(at, r.wipe, r.create_size_bytes)?),
+        };
         self.change(&r.request_id, r, |b| async move {
-            let id = b.replace_member(&array, number, with, wipe).await?;
+            let id = b.replace_member(&array, number, with).await?;
             settled(&*b, |b| super::operations::get(b, &id)).await
         })
         .await
