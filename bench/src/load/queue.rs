@@ -8,7 +8,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::TcpStream;
 
-use super::pdu::{self, Agreed, HEADER_ROOM, Outgoing, flag, kind, opcode};
+use nvme_wire::command::{Cqe, Sgl, Sqe, Status};
+use nvme_wire::tcp::{C2HData, Digests, H2CData, R2T};
+
+use super::connect::Connection;
+use super::pdu::{Outgoing, Received, Receiver};
 use crate::pattern::Pattern;
 use crate::stats::Latencies;
 use crate::verify::{self, Ledger};
@@ -49,29 +53,13 @@ struct Slot {
     start: u64,
 }
 
-/// Where the receiver is in the stream.
-#[derive(Clone, Copy, Debug)]
-enum Receiving {
-    /// In a header; this much of it has come.
-    Header(usize),
-    /// In what stands between a header and its data.
-    Padding(usize),
-    /// In data; this much is left.
-    Data(usize),
-    /// In a data digest; this much of it has come.
-    Digest(usize),
-}
-
 /// The data PDU that is being received.
 #[derive(Clone, Copy, Debug, Default)]
 struct Incoming {
     cid: u16,
-    flags: u8,
+    success: bool,
     /// Where the next byte belongs.
     offset: usize,
-    len: usize,
-    digest: bool,
-    crc: u32,
 }
 
 /// What a queue has counted.
@@ -122,7 +110,8 @@ enum Phase {
 /// See the module.
 pub(super) struct Queue {
     stream: TcpStream,
-    agreed: Agreed,
+    receiver: Receiver,
+    digests: Digests,
     /// The most data that may come in one H2CData PDU.
     max_h2c: usize,
     limits: Limits,
@@ -136,29 +125,22 @@ pub(super) struct Queue {
     outgoing: VecDeque<Outgoing>,
     /// Bytes of the first outgoing PDU that are sent already.
     sent: usize,
-    receiving: Receiving,
-    header: [u8; HEADER_ROOM],
     incoming: Incoming,
     pub counts: Counts,
 }
 
 impl Queue {
     /// A queue on a connected socket.
-    pub fn new(
-        stream: TcpStream,
-        agreed: Agreed,
-        max_h2c: usize,
-        limits: Limits,
-        pattern: Pattern,
-        ledger: Option<Ledger>,
-    ) -> Queue {
+    pub fn new(connection: Connection, limits: Limits, pattern: Pattern, ledger: Option<Ledger>) -> Queue {
+        let Connection { stream, receiver, max_h2c, .. } = connection;
         let depth = usize::from(limits.depth);
         let mut buffers = vec![0; if ledger.is_some() { depth * limits.unit } else { limits.unit }];
         let mut random = crate::pattern::Random::new(limits.seed);
         buffers.chunks_exact_mut(8).for_each(|c| c.copy_from_slice(&random.next().to_le_bytes()));
         Queue {
             stream,
-            agreed,
+            digests: receiver.digests(),
+            receiver,
             max_h2c,
             limits,
             pattern,
@@ -169,8 +151,6 @@ impl Queue {
             buffers,
             outgoing: VecDeque::with_capacity(depth * (2 + limits.unit / max_h2c.max(1))),
             sent: 0,
-            receiving: Receiving::Header(0),
-            header: [0; HEADER_ROOM],
             incoming: Incoming::default(),
             counts: Counts::new(),
         }
@@ -204,129 +184,60 @@ impl Queue {
     }
 
     /// Takes received bytes in, wherever the stream was cut.
-    pub fn take(&mut self, mut bytes: &[u8], now: u64) -> Result<(), String> {
-        while !bytes.is_empty() {
-            match self.receiving {
-                Receiving::Header(have) => {
-                    let want = if have < 8 { 8 } else { pdu::header_len(&self.header, self.agreed)? };
-                    let n = (want - have).min(bytes.len());
-                    self.header[have..have + n].copy_from_slice(&bytes[..n]);
-                    bytes = &bytes[n..];
-                    self.receiving = Receiving::Header(have + n);
-                    if have + n == want && want > 8 {
-                        self.header_received(want, now)?;
-                    }
-                }
-                Receiving::Padding(left) => {
-                    let n = left.min(bytes.len());
-                    bytes = &bytes[n..];
-                    self.receiving = match left - n {
-                        0 => Receiving::Data(self.incoming.len),
-                        left => Receiving::Padding(left),
-                    };
-                }
-                Receiving::Data(left) => {
-                    let n = left.min(bytes.len());
+    fn take(&mut self, mut bytes: &[u8], now: u64) -> Result<(), String> {
+        loop {
+            match self.receiver.next(&mut bytes)? {
+                Some(Received::Response(cqe)) => self.complete(cqe, now)?,
+                Some(Received::Data(header)) => self.data_begins(&header)?,
+                Some(Received::DataEnd) => self.data_ends(now)?,
+                Some(Received::Wanted(r2t)) => self.send_data(&r2t)?,
+                None if bytes.is_empty() => return Ok(()),
+                None => {
+                    let n = self.receiver.payload_left().min(bytes.len());
+                    self.receiver.payload(&bytes[..n]);
                     self.data_received(&bytes[..n]);
                     bytes = &bytes[n..];
-                    if left > n {
-                        self.receiving = Receiving::Data(left - n);
-                    } else if self.incoming.digest {
-                        self.receiving = Receiving::Digest(0);
-                    } else {
-                        self.pdu_received(now)?;
-                    }
-                }
-                Receiving::Digest(have) => {
-                    let n = (4 - have).min(bytes.len());
-                    self.header[have..have + n].copy_from_slice(&bytes[..n]);
-                    bytes = &bytes[n..];
-                    self.receiving = Receiving::Digest(have + n);
-                    if have + n == 4 {
-                        if self.header[..4] != self.incoming.crc.to_le_bytes() {
-                            return Err(format!("the data digest of the read with CID {} is wrong", self.incoming.cid));
-                        }
-                        self.pdu_received(now)?;
-                    }
                 }
             }
         }
+    }
+
+    fn data_begins(&mut self, header: &C2HData) -> Result<(), String> {
+        let (cid, offset, len) = (header.cccid.get(), header.datao.get() as usize, header.datal.get() as usize);
+        let slot = slot(&mut self.slots, cid)?;
+        if slot.write || offset != slot.got || len > self.limits.unit - slot.got {
+            return Err(format!("data for CID {cid} that it did not ask for: {len} bytes at {offset}"));
+        }
+        self.incoming = Incoming { cid, success: header.is_success(), offset };
         Ok(())
     }
 
-    fn header_received(&mut self, len: usize, now: u64) -> Result<(), String> {
-        let header = pdu::parse(&self.header[..len], self.agreed)?;
-        let cid = pdu::u16_at(header.bytes, 8);
-        match header.kind {
-            kind::RESPONSE => {
-                let (cid, status) = (pdu::u16_at(header.bytes, 20), pdu::u16_at(header.bytes, 22) >> 1);
-                self.receiving = Receiving::Header(0);
-                self.complete(cid, status, now)
-            }
-            kind::C2H_DATA => {
-                let offset = pdu::u32_at(header.bytes, 12) as usize;
-                let slot = slot(&mut self.slots, cid)?;
-                if slot.write || offset != slot.got || offset + header.data > self.limits.unit {
-                    return Err(format!(
-                        "data for CID {cid} that it did not ask for: {} bytes at {offset}",
-                        header.data
-                    ));
-                }
-                self.incoming =
-                    Incoming { cid, flags: header.flags, offset, len: header.data, digest: header.digest, crc: 0 };
-                self.receiving = match (header.padding, header.data) {
-                    (0, 0) => return Err(format!("a data PDU without data for CID {cid}")),
-                    (0, len) => Receiving::Data(len),
-                    (padding, _) => Receiving::Padding(padding),
-                };
-                Ok(())
-            }
-            kind::R2T => {
-                let tag = pdu::u16_at(header.bytes, 10);
-                let (offset, len) = (pdu::u32_at(header.bytes, 12) as usize, pdu::u32_at(header.bytes, 16) as usize);
-                self.receiving = Receiving::Header(0);
-                let slot = slot(&mut self.slots, cid)?;
-                if !slot.write || len == 0 || offset + len > self.limits.unit {
-                    return Err(format!("an R2T for CID {cid} that does not fit: {len} bytes at {offset}"));
-                }
-                self.send_data(cid, tag, offset, len);
-                Ok(())
-            }
-            kind::C2H_TERM => Err(pdu::terminated(header.bytes)),
-            other => Err(format!("the target sent a PDU of type {other:02x}h on a connected queue")),
-        }
-    }
-
     fn data_received(&mut self, bytes: &[u8]) {
-        let incoming = &mut self.incoming;
-        if incoming.digest {
-            incoming.crc = crc32c::crc32c_append(incoming.crc, bytes);
-        }
         if self.ledger.is_some() {
-            let at = usize::from(incoming.cid) * self.limits.unit + incoming.offset;
+            let at = usize::from(self.incoming.cid) * self.limits.unit + self.incoming.offset;
             self.buffers[at..at + bytes.len()].copy_from_slice(bytes);
         }
-        incoming.offset += bytes.len();
+        self.incoming.offset += bytes.len();
     }
 
     /// The data PDU is complete.
-    fn pdu_received(&mut self, now: u64) -> Result<(), String> {
-        self.receiving = Receiving::Header(0);
-        let Incoming { cid, flags, offset, .. } = self.incoming;
+    fn data_ends(&mut self, now: u64) -> Result<(), String> {
+        let Incoming { cid, success, offset } = self.incoming;
         slot(&mut self.slots, cid)?.got = offset;
-        if flags & flag::SUCCESS != 0 { self.complete(cid, 0, now) } else { Ok(()) }
+        if success { self.complete(Cqe::new(cid, 0, Status::SUCCESS), now) } else { Ok(()) }
     }
 
     /// A command has ended.
-    fn complete(&mut self, cid: u16, status: u16, now: u64) -> Result<(), String> {
+    fn complete(&mut self, cqe: Cqe, now: u64) -> Result<(), String> {
+        let (cid, status) = (cqe.cid.get(), cqe.status());
         let unit_len = self.limits.unit;
         let slot = slot(&mut self.slots, cid)?;
         slot.busy = false;
         let done = *slot;
         self.free.push(cid);
         let mut holds = done.generation;
-        if status != 0 {
-            *self.counts.errors.entry(status).or_default() += 1;
+        if !status.is_success() {
+            *self.counts.errors.entry(status.to_field()).or_default() += 1;
             if done.write {
                 holds = 0;
             }
@@ -339,7 +250,7 @@ impl Queue {
             self.counts.reads.record(now.saturating_sub(done.start));
         }
         if let Some(ledger) = &mut self.ledger {
-            if !done.write && status == 0 && done.generation != 0 {
+            if !done.write && status.is_success() && done.generation != 0 {
                 let data = &self.buffers[usize::from(cid) * unit_len..][..unit_len];
                 match verify::check(data, done.unit * unit_len as u64, done.generation, self.limits.seed) {
                     Ok(()) => self.counts.right += 1,
@@ -394,7 +305,9 @@ impl Queue {
         let Limits { nsid, block, unit: len, inside, seed, .. } = self.limits;
         let blocks = len as u32 / block;
         let first = unit * u64::from(blocks);
-        let dwords = [first as u32, (first >> 32) as u32, blocks - 1, 0, 0, 0];
+        let mut sqe =
+            if write { Sqe::write(cid, nsid, first, blocks, 0) } else { Sqe::read(cid, nsid, first, blocks, 0) };
+        sqe.sgl = Sgl::transport(len as u32);
         let mut data = (0, 0);
         if write {
             let at = if self.ledger.is_some() { usize::from(cid) * len } else { 0 };
@@ -403,24 +316,30 @@ impl Queue {
             }
             if len <= inside {
                 data = (at, len);
+                sqe.sgl = Sgl::in_capsule(len as u32);
             }
         }
-        let opcode = if write { opcode::WRITE } else { opcode::READ };
-        let head = pdu::command(opcode, cid, nsid, len as u32, data.1 > 0, dwords);
-        self.outgoing.push_back(Outgoing::new(&head, self.agreed, data, &self.buffers));
+        self.outgoing.push_back(Outgoing::command(sqe, self.digests, data, &self.buffers));
     }
 
     /// Answers an R2T.
-    fn send_data(&mut self, cid: u16, tag: u16, offset: usize, len: usize) {
+    fn send_data(&mut self, r2t: &R2T) -> Result<(), String> {
+        let (cid, tag) = (r2t.cccid.get(), r2t.ttag.get());
+        let (offset, len) = (r2t.r2to.get() as usize, r2t.r2tl.get() as usize);
+        let slot = slot(&mut self.slots, cid)?;
+        if !slot.write || offset > self.limits.unit || len > self.limits.unit - offset {
+            return Err(format!("an R2T for CID {cid} that does not fit: {len} bytes at {offset}"));
+        }
         let base = if self.ledger.is_some() { usize::from(cid) * self.limits.unit } else { 0 };
         let end = offset + len;
         let mut at = offset;
         while at < end {
             let n = self.max_h2c.min(end - at);
-            let head = pdu::h2c_data(cid, tag, at as u32, n as u32, at + n == end);
-            self.outgoing.push_back(Outgoing::new(&head, self.agreed, (base + at, n), &self.buffers));
+            let header = H2CData::new(cid, tag, at as u32, n as u32, at + n == end, self.digests, 0);
+            self.outgoing.push_back(Outgoing::data(header, self.digests, (base + at, n), &self.buffers));
             at += n;
         }
+        Ok(())
     }
 
     /// Sends as much as the socket takes. True if something went out.

@@ -3,8 +3,10 @@
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
+use nvme_wire::command::Status;
+use nvme_wire::tcp;
+
 use super::connect::{self, Address, Controller};
-use super::pdu::{self, Agreed};
 use super::queue::{Counts, Limits, Queue};
 use super::{Digests, LoadArgs, LoadResult, Verified};
 use crate::error::Failure;
@@ -35,10 +37,10 @@ pub(super) fn run(args: &LoadArgs, target: &str) -> Result<LoadResult, Failure> 
         nqn: args.nqn.clone().unwrap_or_default(),
         hostnqn: args.hostnqn.clone(),
         digests: match args.digests {
-            Digests::None => Agreed { header: false, data: false },
-            Digests::Header => Agreed { header: true, data: false },
-            Digests::Data => Agreed { header: false, data: true },
-            Digests::Both => Agreed { header: true, data: true },
+            Digests::None => tcp::Digests { header: false, data: false },
+            Digests::Header => tcp::Digests { header: true, data: false },
+            Digests::Data => tcp::Digests { header: false, data: true },
+            Digests::Both => tcp::Digests { header: true, data: true },
         },
     };
     let (_admin, controller) = connect::admin(&address, args.nsid, args.queues).map_err(Failure::Run)?;
@@ -47,7 +49,7 @@ pub(super) fn run(args: &LoadArgs, target: &str) -> Result<LoadResult, Failure> 
     let mut queues = vec![];
     for (i, (first, units)) in ranges.iter().copied().enumerate() {
         let qid = i as u16 + 1;
-        let connection = connect::io_queue(&address, &controller, qid, depth).map_err(Failure::Run)?;
+        let connection = connect::io_queue(&address, &controller, qid, depth, args.bs as u32).map_err(Failure::Run)?;
         let limits = Limits {
             nsid: args.nsid,
             block: controller.block,
@@ -58,7 +60,7 @@ pub(super) fn run(args: &LoadArgs, target: &str) -> Result<LoadResult, Failure> 
         };
         let pattern = Pattern::new(args.rw, args.read_share, first, units, args.seed.wrapping_add(i as u64));
         let ledger = args.verify.then(|| Ledger::new(first, units));
-        queues.push(Queue::new(connection.stream, connection.agreed, connection.max_h2c, limits, pattern, ledger));
+        queues.push(Queue::new(connection, limits, pattern, ledger));
     }
     let work = work(args, queues)?;
     Ok(summary(args, work.0, work.1))
@@ -88,8 +90,8 @@ fn ranges(args: &LoadArgs, controller: &Controller) -> Result<Vec<(u64, u64)>, F
     if !args.bs.is_multiple_of(u64::from(controller.block)) {
         return fail(format!("--bs {} is not a multiple of the namespace's {} byte blocks", args.bs, controller.block));
     }
-    if controller.transfer != 0 && args.bs > controller.transfer {
-        let most = show_size(controller.transfer);
+    if let Some(most) = controller.transfer.filter(|most| args.bs > *most) {
+        let most = show_size(most);
         return fail(format!("--bs {} is more than the target transfers at once (MDTS: {most})", show_size(args.bs)));
     }
     if args.bs / u64::from(controller.block) > 0x1_0000 {
@@ -249,7 +251,7 @@ fn summary(args: &LoadArgs, work: Vec<Work>, target_cpu: Option<CpuUse>) -> Load
         read_latency_us: counts.reads.summary(),
         write_latency_us: counts.writes.summary(),
         errors: counts.errors.values().sum(),
-        errors_by_status: counts.errors.iter().map(|(s, n)| (pdu::status(*s), *n)).collect(),
+        errors_by_status: counts.errors.iter().map(|(s, n)| (Status::from_field(*s).to_string(), *n)).collect(),
         verify: args.verify.then_some(Verified { right: counts.right, wrong: counts.wrong, examples: counts.examples }),
         memcpy_gib_per_s: memcpy,
         initiator_idle: Some(idle),

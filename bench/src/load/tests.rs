@@ -6,9 +6,22 @@ use std::sync::{Arc, Mutex};
 
 use clap::Parser;
 
-use super::pdu::{flag, kind, u16_at, u32_at, u64_at};
+use nvme_wire::tcp::{PduType, flags};
+
 use super::*;
 use crate::cli::Cli;
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(bytes[at..at + 2].try_into().unwrap())
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
+}
 
 const NQN: &str = "nqn.2024-01.test:memory";
 const BLOCK: usize = 512;
@@ -66,7 +79,7 @@ impl Session {
         let mut pdu = common.to_vec();
         pdu.extend(rest);
         let head_len = usize::from(pdu[2]);
-        if common[0] == kind::IC_REQ {
+        if common[0] == PduType::ICReq as u8 {
             return Ok((pdu, vec![]));
         }
         let mut data = pdu.split_off(head_len);
@@ -84,7 +97,7 @@ impl Session {
     fn send(&mut self, mut head: Vec<u8>, data: &[u8]) -> std::io::Result<()> {
         let digest = if self.header { 4 } else { 0 };
         let tail = if self.data && !data.is_empty() { 4 } else { 0 };
-        head[1] |= if self.header { flag::HEADER_DIGEST } else { 0 } | if tail > 0 { flag::DATA_DIGEST } else { 0 };
+        head[1] |= if self.header { flags::HDGSTF } else { 0 } | if tail > 0 { flags::DDGSTF } else { 0 };
         head[2] = head.len() as u8;
         head[3] = if data.is_empty() { 0 } else { (head.len() + digest) as u8 };
         let total = (head.len() + digest + data.len() + tail) as u32;
@@ -102,7 +115,7 @@ impl Session {
 
     fn respond(&mut self, cid: u16, result: u64, status: u16) -> std::io::Result<()> {
         let mut head = vec![0; 24];
-        head[0] = kind::RESPONSE;
+        head[0] = PduType::CapsuleResp as u8;
         head[8..16].copy_from_slice(&result.to_le_bytes());
         head[20..22].copy_from_slice(&cid.to_le_bytes());
         head[22..24].copy_from_slice(&(status << 1).to_le_bytes());
@@ -115,9 +128,9 @@ impl Session {
         let pieces: Vec<_> = data.chunks(3 * BLOCK).collect();
         for (i, piece) in pieces.iter().enumerate() {
             let mut head = vec![0; 24];
-            head[0] = kind::C2H_DATA;
+            head[0] = PduType::C2HData as u8;
             if i + 1 == pieces.len() {
-                head[1] = flag::LAST | if success { flag::SUCCESS } else { 0 };
+                head[1] = flags::LAST_PDU | if success { flags::SUCCESS } else { 0 };
             }
             head[8..10].copy_from_slice(&cid.to_le_bytes());
             head[12..16].copy_from_slice(&((i * 3 * BLOCK) as u32).to_le_bytes());
@@ -130,7 +143,7 @@ impl Session {
     fn serve(mut self) -> std::io::Result<()> {
         let (request, _) = self.receive()?;
         let mut answer = vec![0; 128];
-        answer[0] = kind::IC_RESP;
+        answer[0] = PduType::ICResp as u8;
         answer[2] = 128;
         answer[4] = 128;
         answer[11] = request[11];
@@ -194,7 +207,7 @@ impl Session {
             // depth of one.
             for (offset, part) in [(0, len / 2), (len / 2, len - len / 2)] {
                 let mut head = vec![0; 24];
-                head[0] = kind::R2T;
+                head[0] = PduType::R2T as u8;
                 head[8..10].copy_from_slice(&cid.to_le_bytes());
                 head[10..12].copy_from_slice(&0x55aau16.to_le_bytes());
                 head[12..16].copy_from_slice(&(offset as u32).to_le_bytes());
@@ -203,11 +216,11 @@ impl Session {
                 let mut got = 0;
                 while got < part {
                     let (pdu, piece) = self.receive()?;
-                    assert_eq!((pdu[0], u16_at(&pdu, 8), u16_at(&pdu, 10)), (kind::H2C_DATA, cid, 0x55aa));
+                    assert_eq!((pdu[0], u16_at(&pdu, 8), u16_at(&pdu, 10)), (PduType::H2CData as u8, cid, 0x55aa));
                     assert_eq!(u32_at(&pdu, 12) as usize, offset + got);
                     assert!(piece.len() <= 4096);
                     got += piece.len();
-                    assert_eq!(pdu[1] & flag::LAST != 0, got == part);
+                    assert_eq!(pdu[1] & flags::LAST_PDU != 0, got == part);
                     data.extend(piece);
                 }
             }
@@ -262,11 +275,11 @@ fn queues_and_threads_share_the_range() {
 fn failed_accesses_are_counted_apart() {
     let result = load(Fault::FailWrites, "--rw randwrite --qd 4 --verify").unwrap();
     assert!(result.errors > 0, "{result:?}");
-    assert_eq!(result.errors_by_status.keys().collect::<Vec<_>>(), ["SCT 2h SC 80h"]);
+    assert_eq!(result.errors_by_status.keys().collect::<Vec<_>>(), ["Write Fault (2h/80h)"]);
     assert_eq!(result.verify.as_ref().unwrap().wrong, 0, "a failed write may have left anything");
     let counted = result.write_latency_us.as_ref().unwrap().count as f64;
     assert!((counted / result.seconds - result.write_iops).abs() < 1.0, "only successes are IOPS");
-    assert!(result.trouble().unwrap().contains("SC 80h"));
+    assert!(result.trouble().unwrap().contains("Write Fault"));
 }
 
 #[test]
