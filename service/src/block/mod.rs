@@ -3,6 +3,7 @@
 pub mod backing;
 pub mod fault;
 pub mod ram;
+pub mod stats;
 pub mod uring;
 
 use raid_core::action::{BufAddr, IoStatus, Seg};

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 use raid_core::action::{
     Action, Event, IoStatus, IoTag, MemberId, ReqStatus, ReqTag, Request, SharedView, Slice, Step,
@@ -36,6 +36,8 @@ pub enum LaneMessage {
     },
     /// Tell the host when nothing is in flight.
     Quiesce(u64),
+    /// The array has stopped: let go of the members and leave the reactor.
+    Leave,
 }
 
 /// Mail from a lane to the array's host.
@@ -90,6 +92,34 @@ impl Origin {
     }
 }
 
+/// An engine's counts, written by its lane after each pass that did something, read by the control plane.
+#[derive(Default)]
+pub struct LaneCounters([AtomicU64; 8]);
+
+impl LaneCounters {
+    fn store(&self, c: &engine::Counters) {
+        let values = [
+            c.full_stripe,
+            c.read_modify_write,
+            c.reconstruct_write,
+            c.activations,
+            c.merged,
+            c.degraded_reads,
+            c.read_repairs,
+            c.failed_requests,
+        ];
+        for (place, value) in self.0.iter().zip(values) {
+            place.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// Full-stripe, read-modify-write and reconstruct writes, activations, merged requests, degraded reads, read repairs,
+    /// failed requests.
+    pub fn load(&self) -> [u64; 8] {
+        std::array::from_fn(|i| self.0[i].load(Ordering::Relaxed))
+    }
+}
+
 /// What a lane needs to know at its start.
 pub struct LaneConfig {
     /// This reactor's number.
@@ -104,6 +134,8 @@ pub struct LaneConfig {
     pub peers: Vec<Option<Sender<LaneMessage>>>,
     /// Mail to the host.
     pub host: Sender<HostMessage>,
+    /// Where the engine's counts can be read from other threads.
+    pub counters: Arc<LaneCounters>,
     /// Mail to this lane.
     pub inbox: reactor::Mailbox<LaneMessage>,
 }
@@ -121,6 +153,7 @@ pub struct Lane {
     outgoing: VecDeque<(u16, LaneMessage)>,
     to_host: VecDeque<HostMessage>,
     quiescing: Vec<u64>,
+    leaving: bool,
     fronts: Vec<Option<Vec<(u32, ReqStatus)>>>,
     completions: Completions,
 }
@@ -139,6 +172,7 @@ impl Lane {
             outgoing: VecDeque::with_capacity(room),
             to_host: VecDeque::with_capacity(64),
             quiescing: Vec::new(),
+            leaving: false,
             fronts: Vec::new(),
             completions: Vec::with_capacity(config.engine.ios as usize),
             config,
@@ -218,6 +252,7 @@ impl Lane {
                 LaneMessage::Reply(tag, status) => self.deliver(tag, status),
                 LaneMessage::View { tag, view, members } => self.set_view(cx, tag, view, members),
                 LaneMessage::Quiesce(tag) => self.quiescing.push(tag),
+                LaneMessage::Leave => self.leaving = true,
             }
         }
         worked
@@ -292,6 +327,9 @@ impl Lane {
             device.ring();
         }
         self.send_mail();
+        if worked {
+            self.config.counters.store(self.engine.counters());
+        }
         worked
     }
 
@@ -408,6 +446,11 @@ impl Poller for LanePoller {
         let pumped = lane.pump();
         // Unsent mail keeps the reactor awake: nobody rings when the peer's mailbox has room again.
         received || pumped || lane.has_mail()
+    }
+
+    fn finished(&self) -> bool {
+        let lane = self.0.borrow();
+        lane.leaving && lane.devices.iter().flatten().all(|d| d.in_flight() == 0)
     }
 
     fn next_deadline(&self) -> Option<raid_core::units::Tick> {

@@ -7,6 +7,7 @@
 
 mod front;
 mod lane;
+pub mod registry;
 
 pub use front::Volume;
-pub use lane::{HostMessage, Lane, LaneConfig, LaneMessage, LanePoller, Origin, Routes};
+pub use lane::{HostMessage, Lane, LaneConfig, LaneCounters, LaneMessage, LanePoller, Origin, Routes};

@@ -7,6 +7,7 @@ use super::{
     Pending, Phase, Severity,
 };
 use crate::action::{ReqStatus, VolumeId};
+use crate::geometry::Geometry;
 use crate::ondisk::RecordState;
 use crate::view::SlotState;
 
@@ -115,7 +116,7 @@ impl Manager {
     fn begin(&mut self, kind: OperationKind, groups: Vec<(usize, u32, u32)>, fresh: bool) {
         let id = self.next_operation;
         self.next_operation += 1;
-        let total = groups.iter().map(|(_, v, _)| u64::from(self.stripes(*v))).sum();
+        let total = groups.iter().map(|(_, v, _)| self.geometry(*v).map_or(0, |g| g.group_bytes())).sum();
         while self.operations.len() >= REMEMBERED {
             self.operations.remove(0);
         }
@@ -135,7 +136,7 @@ impl Manager {
             OperationKind::Rebuild => ("rebuild-began", "a rebuild"),
             OperationKind::Resync | OperationKind::Create => ("resync-began", "a resync"),
         };
-        let text = format!("{what} of array '{}' began: operation {id}, {total} stripes", self.name);
+        let text = format!("{what} of array '{}' began: operation {id}, {total} bytes of data", self.name);
         self.notice(Severity::Info, code, None, None, text);
         if fresh {
             self.commit(Some(After::Run(id)));
@@ -147,8 +148,12 @@ impl Manager {
         slots.into_iter().find(|s| s.state == SlotState::Rebuilding).map(|s| crate::action::MemberId(s.member))
     }
 
+    fn geometry(&self, volume: u32) -> Option<Geometry> {
+        self.config.volumes.iter().find(|v| v.id == volume).map(|v| v.geometry)
+    }
+
     fn stripes(&self, volume: u32) -> u32 {
-        self.config.volumes.iter().find(|v| v.id == volume).map_or(0, |v| v.geometry.stripes())
+        self.geometry(volume).map_or(0, |g| g.stripes())
     }
 
     pub(super) fn run_operation(&mut self, operation: u64) {
@@ -194,13 +199,15 @@ impl Manager {
     }
 
     pub(super) fn stripe_done(&mut self, operation: u64, status: ReqStatus) {
+        let volume = self.job.as_ref().and_then(|j| j.group.as_ref()).map_or(0, |g| g.volume);
+        let bytes = self.geometry(volume).map_or(0, |g| g.stripe_bytes());
         let Some(job) = self.job.as_mut().filter(|j| j.operation == operation) else { return };
         if let Some(group) = &mut job.group {
             group.in_flight -= 1;
             group.failed += u64::from(status != ReqStatus::Ok);
         }
         if let Some(o) = self.operations.iter_mut().find(|o| o.id == operation) {
-            o.done += 1;
+            o.done += bytes;
         }
         self.pump_job();
     }

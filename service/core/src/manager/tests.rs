@@ -367,8 +367,9 @@ fn an_unclean_stop_is_resynced_group_by_group() {
         w.view = None;
         let m = w.assemble(&[0, 1, 2, 3], false, 1).unwrap();
         assert!(w.has_notice("resync-began") && w.has_notice("resync-ended"));
-        let stripes = m.status().operations[0].total;
-        assert_eq!(w.maintained.len() as u64, stripes);
+        let bytes = m.status().operations[0].total;
+        let stripe = m.status().volumes[0].geometry.stripe_bytes();
+        assert_eq!(w.maintained.len() as u64 * stripe, bytes);
         assert!(w.maintained.iter().all(|(_, _, rebuild)| !rebuild));
         assert!(w.view.as_ref().unwrap().volumes[0].groups.iter().all(|g| g.synced));
         assert_eq!(m.status().volumes[0].health, Health::Healthy);

@@ -446,8 +446,8 @@ pub struct OperationStatus {
     pub volume: Option<VolumeId>,
     /// The member whose extents are rebuilt.
     pub member: Option<MemberId>,
-    /// Stripes (for a creation: extents) done.
+    /// Bytes of data whose redundancy is done.
     pub done: u64,
-    /// All of them.
+    /// Bytes of data in all.
     pub total: u64,
 }

@@ -428,6 +428,7 @@ fn load(options: &ArrayBench, files: Option<&Path>) -> Result<ArrayReport, Strin
                     memory,
                     routes,
                     peers: config_peers,
+                    counters: Arc::default(),
                     host,
                     inbox,
                 })));
