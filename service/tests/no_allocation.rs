@@ -79,7 +79,7 @@ fn view(level: Level, width: u16, missing: Option<u16>) -> View {
 fn measure(reactor: &mut Reactor, rig: Rig, ios: u64) -> u64 {
     let Rig { lane, view, sender, members } = rig;
     sender.try_send(LaneMessage::View { tag: 0, view: view.clone(), members }).ok().expect("an empty box");
-    let mut poller = LanePoller(lane.clone());
+    let mut poller = LanePoller::new(lane.clone(), "lane".into());
     poller.poll(&mut reactor.context());
     let size = view.volumes[0].size;
     let info = BlockInfo {

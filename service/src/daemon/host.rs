@@ -6,26 +6,34 @@ use std::sync::atomic::Ordering;
 
 use raid_core::action::{IoStatus, Op, ReqStatus, Request, Seg};
 use raid_core::manager::{
-    Answer, Command, CommandTag, DeviceId, ManageError, Manager, ManagerAction, MetaTag, Notice,
+    Answer, ArrayStatus, Command, CommandTag, DeviceId, ManageError, Manager, ManagerAction, MetaTag, Notice, Severity,
 };
-use tokio::sync::{broadcast, oneshot, watch};
+use raid_core::units::Tick;
+use tokio::sync::{oneshot, watch};
 
-use crate::block::{BlockDevice, BlockStatus, Completions, Io, IoOp};
+use crate::block::{BlockDevice, BlockStatus, Completions, Io, IoOp, MemberHandle};
+use crate::control::events::EventHub;
 use crate::dma::Slot;
 use crate::reactor::{Context, Mailbox, Poller, Sender};
-use crate::volume::{HostMessage, LaneMessage, MemberHandle, Origin, Routes};
+use crate::volume::{HostMessage, LaneMessage, Origin, Routes};
+
+/// The tag of the creation or assembly itself.
+pub const FIRST: CommandTag = CommandTag(0);
+
+/// How often progress is shown while work is under way, in nanoseconds.
+const SHOW_EVERY: u64 = 100_000_000;
 
 /// Bytes of one metadata transfer; larger ones go in pieces.
 const PIECE: usize = 256 << 10;
 
 /// Mail to a host from the control plane.
 pub enum HostCommand {
-    /// Know a device, so that a command may name it.
-    Device(DeviceId, MemberHandle),
+    /// Know a device, so that a command may name it; or forget it.
+    Device(DeviceId, Option<MemberHandle>),
     /// Do it, and answer when it is durable.
     Manage(Command, oneshot::Sender<Result<Answer, ManageError>>),
-    /// Leave the reactor; the lanes are told to do the same by their owner.
-    Leave(oneshot::Sender<()>),
+    /// Let go of the devices, make the lanes do the same, and leave the reactor.
+    Leave,
 }
 
 /// A metadata transfer that is under way.
@@ -68,9 +76,13 @@ pub struct HostConfig {
     /// Shard owners.
     pub routes: Routes,
     /// Where the control plane reads the state.
-    pub status: watch::Sender<Arc<raid_core::manager::ArrayStatus>>,
+    pub status: watch::Sender<Arc<ArrayStatus>>,
     /// Where notices go.
-    pub notices: broadcast::Sender<Notice>,
+    pub events: Arc<EventHub>,
+    /// Where the end of the creation or assembly is told, tagged [`FIRST`].
+    pub started: oneshot::Sender<Result<Answer, ManageError>>,
+    /// Told with each new state.
+    pub revision: Arc<watch::Sender<u64>>,
 }
 
 /// See the module's head.
@@ -80,31 +92,35 @@ pub struct ArrayHost {
     transfers: BTreeMap<u64, Transfer>,
     next_transfer: u64,
     broadcasts: BTreeMap<u64, Waiting>,
-    next_broadcast: u64,
     replies: BTreeMap<u64, oneshot::Sender<Result<Answer, ManageError>>>,
     next_command: u64,
     outgoing: VecDeque<(usize, LaneMessage)>,
     completions: Completions,
     changed: bool,
+    shown: Tick,
     left: bool,
+    name: String,
 }
 
 impl ArrayHost {
     /// A host whose first actions come with its first poll.
-    pub fn new(config: HostConfig) -> ArrayHost {
+    pub fn new(mut config: HostConfig, name: String) -> ArrayHost {
+        // The sender is used once; what takes its place is never listened to.
+        let started = std::mem::replace(&mut config.started, oneshot::channel().0);
         ArrayHost {
             config,
             queues: BTreeMap::new(),
             transfers: BTreeMap::new(),
             next_transfer: 0,
             broadcasts: BTreeMap::new(),
-            next_broadcast: 0,
-            replies: BTreeMap::new(),
+            replies: BTreeMap::from([(FIRST.0, started)]),
             next_command: 0,
             outgoing: VecDeque::new(),
             completions: Completions::new(),
             changed: true,
+            shown: Tick(0),
             left: false,
+            name,
         }
     }
 
@@ -113,18 +129,23 @@ impl ArrayHost {
         while let Some(command) = self.config.commands.try_recv() {
             worked = true;
             match command {
-                HostCommand::Device(id, handle) => {
+                HostCommand::Device(id, Some(handle)) => {
                     self.config.devices.insert(id, handle);
+                }
+                HostCommand::Device(id, None) => {
+                    self.config.devices.remove(&id);
+                    self.queues.remove(&id);
                 }
                 HostCommand::Manage(command, reply) => {
                     self.next_command += 1;
                     self.replies.insert(self.next_command, reply);
                     self.config.manager.command(cx.now, CommandTag(self.next_command), command);
                 }
-                HostCommand::Leave(reply) => {
+                HostCommand::Leave => {
                     self.left = true;
-                    // The asker may have gone; leaving does not depend on it.
-                    let _ = reply.send(());
+                    for lane in 0..self.config.lanes.len() {
+                        self.outgoing.push_back((lane, LaneMessage::Leave));
+                    }
                 }
             }
         }
@@ -177,15 +198,26 @@ impl ArrayHost {
         self.changed = true;
         match action {
             ManagerAction::Read { tag, device, offset, len } => {
-                self.transfer(tag, device, offset, Kind::Read { bytes: Vec::with_capacity(len as usize), len: len as usize });
+                self.transfer(
+                    tag,
+                    device,
+                    offset,
+                    Kind::Read { bytes: Vec::with_capacity(len as usize), len: len as usize },
+                );
             }
-            ManagerAction::Write { tag, device, offset, bytes } => self.transfer(tag, device, offset, Kind::Write { bytes }),
+            ManagerAction::Write { tag, device, offset, bytes } => {
+                self.transfer(tag, device, offset, Kind::Write { bytes })
+            }
             ManagerAction::Flush { tag, device } => self.transfer(tag, device, 0, Kind::Flush),
             ManagerAction::Zero { tag, device, offset, len } => self.transfer(tag, device, offset, Kind::Zero { len }),
             ManagerAction::Publish { tag, view, devices } => {
                 let members: Vec<Option<MemberHandle>> =
                     devices.iter().map(|d| d.and_then(|d| self.config.devices.get(&d).cloned())).collect();
-                self.broadcast(tag, true, |tag| LaneMessage::View { tag, view: view.clone(), members: members.clone() });
+                self.broadcast(tag, true, |tag| LaneMessage::View {
+                    tag,
+                    view: view.clone(),
+                    members: members.clone(),
+                });
             }
             ManagerAction::Quiesce { tag } => self.broadcast(tag, false, LaneMessage::Quiesce),
             ManagerAction::Maintain { tag, volume, group, stripe, rebuild } => {
@@ -196,21 +228,34 @@ impl ArrayHost {
                 self.outgoing.push_back((lane, LaneMessage::Submit(request)));
             }
             ManagerAction::Reply { tag, result } => {
+                // Who is answered reads the state next: it must be there.
+                self.show(crate::reactor::now());
                 if let Some(reply) = self.replies.remove(&tag.0) {
                     // The asker may have given up; the step is done all the same.
                     let _ = reply.send(result);
                 }
             }
-            ManagerAction::Notice(notice) => {
-                match notice.severity {
-                    raid_core::manager::Severity::Info => tracing::info!(code = notice.code, "{}", notice.message),
-                    raid_core::manager::Severity::Warning => tracing::warn!(code = notice.code, "{}", notice.message),
-                    raid_core::manager::Severity::Error => tracing::error!(code = notice.code, "{}", notice.message),
-                }
-                // Nobody may be listening.
-                let _ = self.config.notices.send(notice);
-            }
+            ManagerAction::Notice(notice) => self.tell(&notice),
         }
+    }
+
+    fn tell(&self, notice: &Notice) {
+        let name = self.config.manager.name();
+        match notice.severity {
+            Severity::Info => tracing::info!(code = notice.code, "{}", notice.message),
+            Severity::Warning => tracing::warn!(code = notice.code, "{}", notice.message),
+            Severity::Error => tracing::error!(code = notice.code, "{}", notice.message),
+        }
+        let resource = match (notice.member, notice.volume) {
+            (Some(m), _) => format!("arrays/{name}/members/{}", m.0),
+            (None, Some(v)) => {
+                let status = self.config.manager.status();
+                let volume = status.volumes.iter().find(|x| x.id == v).map_or(v.0.to_string(), |x| x.name.clone());
+                format!("arrays/{name}/volumes/{volume}")
+            }
+            _ => format!("arrays/{name}"),
+        };
+        self.config.events.publish(notice.severity, notice.code, &resource, &notice.message);
     }
 
     fn transfer(&mut self, tag: MetaTag, device: DeviceId, offset: u64, kind: Kind) {
@@ -339,6 +384,13 @@ impl ArrayHost {
         }
     }
 
+    fn show(&mut self, now: Tick) {
+        self.changed = false;
+        self.shown = now;
+        self.config.status.send_replace(Arc::new(self.config.manager.status()));
+        self.config.revision.send_modify(|r| *r += 1);
+    }
+
     fn send_mail(&mut self) {
         while let Some((lane, message)) = self.outgoing.pop_front() {
             if let Err(message) = self.config.lanes[lane].try_send(message) {
@@ -351,7 +403,7 @@ impl ArrayHost {
 
 impl Poller for ArrayHost {
     fn name(&self) -> &str {
-        "array host"
+        &self.name
     }
 
     fn poll(&mut self, cx: &mut Context) -> bool {
@@ -365,18 +417,19 @@ impl Poller for ArrayHost {
         }
         worked |= self.start_transfers(cx);
         self.send_mail();
-        if worked || self.changed {
-            self.changed = false;
-            self.config.status.send_replace(Arc::new(self.config.manager.status()));
+        // A state is shown at once when nothing more is going on, progress at a leisurely pace.
+        if self.changed && (!worked || cx.now.0 >= self.shown.0 + SHOW_EVERY) {
+            self.show(cx.now);
         }
         worked || !self.outgoing.is_empty()
     }
 
-    fn next_deadline(&self) -> Option<raid_core::units::Tick> {
-        self.config.manager.next_deadline()
+    fn next_deadline(&self) -> Option<Tick> {
+        let show = self.changed.then(|| Tick(self.shown.0 + SHOW_EVERY));
+        show.into_iter().chain(self.config.manager.next_deadline()).min()
     }
 
-    fn fds(&self, out: &mut Vec<std::os::fd::RawFd>) {
-        out.extend(self.queues.values().filter_map(|q| q.wait_fd()));
+    fn finished(&self) -> bool {
+        self.left && self.transfers.is_empty() && self.outgoing.is_empty()
     }
 }

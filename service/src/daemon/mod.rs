@@ -1,7 +1,10 @@
 //! The process: command line, configuration, state directory, quick start, demo, orderly stop.
 
+mod arrays;
 pub mod bench;
 pub mod cli;
+mod devices;
+mod host;
 mod state;
 
 use cli::{Arguments, Command};

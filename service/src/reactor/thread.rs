@@ -166,6 +166,11 @@ impl Reactor {
         self.added.push(poller);
     }
 
+    /// How many pollers have this name.
+    pub fn pollers_named(&self, name: &str) -> usize {
+        self.pollers.iter().chain(&self.added).filter(|p| p.name() == name).count()
+    }
+
     /// A context outside of a pass, for set-up work.
     pub fn context(&mut self) -> Context<'_> {
         Context { now: now(), reactor: self.number, pool: &mut self.pool, added: &mut self.added, epoll: &self.epoll }

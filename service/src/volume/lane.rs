@@ -258,6 +258,16 @@ impl Lane {
         worked
     }
 
+    /// Drops the handles and every queue that has nothing in flight.
+    fn let_go(&mut self) {
+        self.handles.iter_mut().for_each(|h| *h = None);
+        for device in &mut self.devices {
+            if device.as_ref().is_some_and(|d| d.in_flight() == 0) {
+                *device = None;
+            }
+        }
+    }
+
     fn set_view(&mut self, cx: &mut Context, tag: u64, view: SharedView, members: Vec<Option<MemberHandle>>) {
         if members.len() > self.devices.len() {
             self.devices.resize_with(members.len(), || None);
@@ -433,16 +443,26 @@ impl Lane {
 }
 
 /// The lane as a thing that its reactor polls.
-pub struct LanePoller(pub Rc<RefCell<Lane>>);
+pub struct LanePoller(pub Rc<RefCell<Lane>>, String);
+
+impl LanePoller {
+    /// Polls the lane under a name.
+    pub fn new(lane: Rc<RefCell<Lane>>, name: String) -> LanePoller {
+        LanePoller(lane, name)
+    }
+}
 
 impl Poller for LanePoller {
     fn name(&self) -> &str {
-        "lane"
+        &self.1
     }
 
     fn poll(&mut self, cx: &mut Context) -> bool {
         let mut lane = self.0.borrow_mut();
         let received = lane.receive(cx);
+        if lane.leaving {
+            lane.let_go();
+        }
         let pumped = lane.pump();
         // Unsent mail keeps the reactor awake: nobody rings when the peer's mailbox has room again.
         received || pumped || lane.has_mail()
@@ -450,7 +470,7 @@ impl Poller for LanePoller {
 
     fn finished(&self) -> bool {
         let lane = self.0.borrow();
-        lane.leaving && lane.devices.iter().flatten().all(|d| d.in_flight() == 0)
+        lane.leaving && lane.devices.iter().all(Option::is_none)
     }
 
     fn next_deadline(&self) -> Option<raid_core::units::Tick> {

@@ -437,7 +437,7 @@ fn load(options: &ArrayBench, files: Option<&Path>) -> Result<ArrayReport, Strin
                 let slots: Vec<Slot> = (0..options.depth(i))
                     .map(|_| reactor.pool().alloc(options.bs).expect("the region was sized for it"))
                     .collect();
-                reactor.add(Box::new(LanePoller(lane.clone())));
+                reactor.add(Box::new(LanePoller::new(lane.clone(), "lane".into())));
                 reactor.add(Box::new(Starter {
                     lane,
                     view,
