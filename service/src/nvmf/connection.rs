@@ -569,7 +569,7 @@ impl Connection {
         let mut cancelled = std::mem::take(&mut env.local.cancelled);
         env.local.devices.cancel(|tag| tag >> 16 == index, &mut cancelled);
         for tag in cancelled.drain(..) {
-            self.commands.from_device();
+            self.commands.completed();
             self.release(tag as u16, env);
         }
         env.local.cancelled = cancelled;

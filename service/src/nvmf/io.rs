@@ -211,14 +211,14 @@ impl Connection {
     /// Gets a buffer, then the data, then goes to the device: as far as it can be done now.
     fn start_io(&mut self, index: u16, data: Data, env: &mut Env) -> Taken {
         match self.commands[index].op {
-            Op::Flush | Op::Zero { .. } => self.to_device(index, env),
+            Op::Flush | Op::Zero { .. } => self.start_device(index, env),
             Op::Deallocate { .. } => {
                 let transfer = self.commands[index].transfer;
                 self.commands[index].buffer = Buffer::Heap(vec![0; transfer as usize].into_boxed_slice());
                 match data {
                     Data::Here(range) => {
                         self.place(index, range, env);
-                        self.to_device(index, env);
+                        self.start_device(index, env);
                     }
                     _ => self.send_r2t(index),
                 }
@@ -236,7 +236,7 @@ impl Connection {
                         return Taken::Later;
                     }
                     self.place(index, range, env);
-                    self.to_device(index, env);
+                    self.start_device(index, env);
                 } else {
                     let kind = if self.commands[index].op == Op::Read { Use::Read } else { Use::Ready };
                     if self.take_buffers(index, kind, false, env) {
@@ -273,7 +273,7 @@ impl Connection {
 
     fn have_buffer(&mut self, index: u16, env: &mut Env) {
         if self.commands[index].op == Op::Read {
-            self.to_device(index, env);
+            self.start_device(index, env);
         } else {
             self.send_r2t(index);
         }
@@ -312,11 +312,11 @@ impl Connection {
         } else if command.op == Op::Admin {
             self.admin_data_complete(index, env);
         } else {
-            self.to_device(index, env);
+            self.start_device(index, env);
         }
     }
 
-    fn to_device(&mut self, index: u16, env: &mut Env) {
+    fn start_device(&mut self, index: u16, env: &mut Env) {
         let command = &self.commands[index];
         if env.local.devices.get(command.device, command.key).is_none() {
             // Removed while the command waited for a buffer or for data.
@@ -326,8 +326,8 @@ impl Connection {
             return;
         }
         if let Op::Deallocate { .. } = command.op {
-            self.commands.to_device(index);
-            self.commands.from_device();
+            self.commands.ordered(index);
+            self.commands.completed();
             return self.next_range(index, env);
         }
         let seg = match &command.buffer {
@@ -349,7 +349,7 @@ impl Connection {
 
     fn order(&mut self, index: u16, op: IoOp, offset: u64, len: u64, seg: Option<Seg>, env: &mut Env) {
         let tag = u64::from(self.index) << 16 | u64::from(index);
-        self.commands.to_device(index);
+        self.commands.ordered(index);
         env.local.devices.submit(self.commands[index].device, Io { tag, op, offset, len }, seg);
     }
 
@@ -393,7 +393,7 @@ impl Connection {
 
     /// The device is done with a command.
     pub fn complete(&mut self, index: u16, status: BlockStatus, env: &mut Env) {
-        self.commands.from_device();
+        self.commands.completed();
         if !self.is_open() {
             // Nobody is there to answer.
             self.release(index, env);

@@ -186,13 +186,13 @@ impl Commands {
     }
 
     /// Notes that a command goes to the device.
-    pub fn to_device(&mut self, index: u16) {
+    pub fn ordered(&mut self, index: u16) {
         self.slab[index as usize].state = State::Device;
         self.at_device += 1;
     }
 
     /// Notes that the device is done with a command.
-    pub fn from_device(&mut self) {
+    pub fn completed(&mut self) {
         self.at_device -= 1;
     }
 

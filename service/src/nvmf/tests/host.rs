@@ -75,7 +75,7 @@ impl Host {
         assert_eq!(resp.dgst, digests.to_dgst(), "digests other than asked for");
         assert_eq!(resp.cpda, 0);
         host.max_h2c_data = resp.maxh2cdata.get();
-        assert!(host.max_h2c_data >= 128 << 10 && host.max_h2c_data % 4 == 0);
+        assert!(host.max_h2c_data >= 128 << 10 && host.max_h2c_data.is_multiple_of(4));
         host.params.established = true;
         host.params.digests = digests;
         host.params.pda = hpda;
