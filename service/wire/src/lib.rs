@@ -16,6 +16,8 @@ pub mod identify;
 pub mod logs;
 pub mod nqn;
 pub mod tcp;
+#[cfg(test)]
+mod tests;
 
 /// The byte-view traits (`FromBytes`, `IntoBytes`) and little-endian integers that all structures are made of.
 pub use zerocopy;

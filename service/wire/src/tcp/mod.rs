@@ -6,6 +6,8 @@
 mod check;
 pub mod digest;
 mod framer;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 
