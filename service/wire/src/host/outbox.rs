@@ -147,3 +147,10 @@ impl Outbox {
         debug_assert_eq!(count, 0, "more bytes sent than there were");
     }
 }
+
+#[cfg(test)]
+impl Outbox {
+    pub fn capacities(&self) -> [usize; 3] {
+        [self.bytes.capacity(), self.segments.capacity(), self.digests.capacity()]
+    }
+}
