@@ -88,6 +88,13 @@ impl Backing {
         })
     }
 
+    /// Has the memory of a RAM device at hand before the first write; for others there is nothing to do.
+    pub fn populate(&self) {
+        if let Kind::Ram(disk) = &self.kind {
+            disk.populate();
+        }
+    }
+
     /// False where O_DIRECT is not to be had and the page cache is in the way.
     pub fn direct(&self) -> bool {
         match &self.kind {

@@ -37,6 +37,11 @@ impl RamDisk {
         &self.info
     }
 
+    /// Has all of its memory at hand before the first write.
+    pub fn populate(&self) {
+        self.bytes.populate();
+    }
+
     /// A queue for one reactor.
     pub fn open(&self, memory: &Memory) -> RamDevice {
         RamDevice { disk: self.clone(), memory: memory.clone(), done: Completions::with_capacity(1024) }

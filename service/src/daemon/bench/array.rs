@@ -564,3 +564,64 @@ impl Poller for Starter {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: ArrayBench,
+    }
+
+    fn bench(options: &str) -> Result<ArrayReport, String> {
+        let small = "bench --member-size 16777216 --time 0.05 --warmup 0.01";
+        run(&Line::try_parse_from(small.split(' ').chain(options.split_whitespace())).expect("right options").options)
+    }
+
+    #[test]
+    fn every_level_and_pattern_works_without_errors() {
+        for (level, members) in [("raid0", 3), ("raid1", 2), ("raid10", 4), ("raid5", 5), ("raid6", 6)] {
+            let all = ["randrw", "seqmix", "read", "write", "randread", "randwrite"];
+            for rw in &all[..if level == "raid5" { 6 } else { 2 }] {
+                let report = bench(&format!("--level {level} --members {members} --rw {rw} --qd 4")).unwrap();
+                assert_eq!(report.errors, 0, "{level} {rw}: {report:?}");
+                assert!(report.iops > 0.0, "{level} {rw}: {report:?}");
+                assert_eq!(report.read_iops > 0.0, !rw.ends_with("write"), "{level} {rw}: {report:?}");
+                assert_eq!(report.write_iops > 0.0, !rw.ends_with("read"), "{level} {rw}: {report:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn full_stripes_are_written_without_reads() {
+        for (level, members) in [("raid5", 4), ("raid6", 5)] {
+            let report = bench(&format!("--level {level} --members {members} --rw write --bs 196608 --qd 2")).unwrap();
+            let array = &report.array;
+            assert!(array.full_stripe > 0, "{report:?}");
+            assert_eq!((array.member_reads, array.rmw, array.rcw), (0, 0, 0), "{report:?}");
+            // In flight at the edges of the measured time is at most what the depth allows.
+            assert!(array.member_writes.abs_diff(array.full_stripe * members) <= 2 * members, "{report:?}");
+        }
+    }
+
+    #[test]
+    fn files_are_removed_afterwards() {
+        let folder = std::env::temp_dir().join(format!("raidd-bench-test-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let options = format!("--member-kind file --member-dir {} --rw randwrite --qd 2", folder.display());
+        let report = bench(&options).unwrap();
+        assert_eq!(report.errors, 0, "{report:?}");
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+        std::fs::remove_dir(folder).unwrap();
+    }
+
+    #[test]
+    fn a_volume_that_is_too_small_is_refused() {
+        assert!(bench("--size 4096 --bs 4096").unwrap_err().contains("too few"));
+        assert!(bench("--level raid7").unwrap_err().contains("raid7"));
+    }
+}
