@@ -10,6 +10,9 @@ use super::{BlockDevice, BlockInfo, BlockStatus, Completion, Completions, Io, Io
 use crate::dma::Memory;
 use crate::reactor;
 
+/// Fault numbers are unique in the process.
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
 /// Which I/Os a fault meets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kinds {
@@ -59,8 +62,9 @@ impl Faults {
     /// Adds a fault and gives it a number.
     pub fn add(&self, mut fault: Fault) -> u64 {
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
-        fault.id = self.version.fetch_add(1, Ordering::AcqRel) + 1;
+        fault.id = NEXT.fetch_add(1, Ordering::Relaxed);
         list.push(fault);
+        self.version.fetch_add(1, Ordering::AcqRel);
         fault.id
     }
 

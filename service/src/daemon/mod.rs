@@ -1,10 +1,14 @@
 //! The process: command line, configuration, state directory, quick start, demo, orderly stop.
 
 mod arrays;
+mod backend;
 pub mod bench;
 pub mod cli;
 mod devices;
 mod host;
+mod machine;
+mod process;
+mod quick;
 mod state;
 
 use cli::{Arguments, Command};
@@ -13,6 +17,8 @@ use cli::{Arguments, Command};
 pub fn run(arguments: Arguments) -> Result<(), String> {
     match arguments.command {
         Some(Command::Bench(bench)) => bench::run(&bench),
-        _ => Err("not here yet".into()),
+        Some(Command::Serve(options)) => process::serve(options),
+        Some(Command::Demo(_)) => Err("not here yet".into()),
+        None => quick::run(arguments.quick),
     }
 }

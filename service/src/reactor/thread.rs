@@ -87,6 +87,7 @@ pub struct ReactorHandle {
     waker: Waker,
     stop: Arc<AtomicBool>,
     stats: Arc<SharedStats>,
+    last: Arc<std::sync::Mutex<(ReactorStats, f64)>>,
     thread: Arc<std::sync::Mutex<Option<JoinHandle<()>>>>,
 }
 
@@ -120,6 +121,17 @@ impl ReactorHandle {
             passes: get(&self.stats.passes),
             sleeps: get(&self.stats.sleeps),
         }
+    }
+
+    /// Share of the time that was busy since this was last asked, 0 to 1. Asked again within 100 ms it repeats its answer.
+    pub fn busy_share(&self) -> f64 {
+        let now = self.stats();
+        let mut last = self.last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let (busy, idle) = (now.busy_ns - last.0.busy_ns, now.idle_ns - last.0.idle_ns);
+        if busy + idle >= 100_000_000 {
+            *last = (now, busy as f64 / (busy + idle) as f64);
+        }
+        last.1
     }
 
     /// Bytes of its pool that are handed out, and all bytes of it.
@@ -238,7 +250,7 @@ fn start_one(number: u16, core: usize, memory: Memory, polling: Polling) -> std:
         }
     })?;
     let thread = Arc::new(std::sync::Mutex::new(Some(thread)));
-    Ok(ReactorHandle { number, core: Some(core), work, waker, stop, stats, thread })
+    Ok(ReactorHandle { number, core: Some(core), work, waker, stop, stats, last: Arc::default(), thread })
 }
 
 fn run(

@@ -1,0 +1,595 @@
+//! The daemon: arrays, exports and devices under one roof, and how changes to them are carried out.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use raid_core::manager::{self, Manager};
+use tokio::sync::watch;
+
+use super::arrays::{Array, Machine};
+use super::cli::{Common, Polling};
+use super::devices::{Device, Devices};
+use super::state::{Export, KnownArray, StateDir};
+use crate::block::stats::{Stats, StatsDevice};
+use crate::block::{BlockDevice, BlockInfo};
+use crate::control::backend::{ArraySpec, ExportSpec, Hosts, NewDevice, OperationKind};
+use crate::control::error::{Error, Kind};
+use crate::control::events::EventHub;
+use crate::nvmf::{self, NamespaceInfo, Target, TargetError, TargetHandle};
+use crate::reactor;
+use crate::volume::{self, Volume};
+
+/// Events that are remembered.
+const HISTORY: usize = 1024;
+
+/// When an operation was first and last seen under way: the core has no wall clock.
+pub(super) type Times = BTreeMap<String, (SystemTime, Option<SystemTime>)>;
+
+/// The daemon.
+pub struct Daemon {
+    pub(super) machine: Machine,
+    pub(super) devices: Devices,
+    pub(super) target: TargetHandle,
+    pub(super) state: Mutex<StateDir>,
+    pub(super) arrays: Mutex<BTreeMap<String, Arc<Array>>>,
+    pub(super) waiting: Mutex<BTreeMap<String, String>>,
+    pub(super) volume_stats: Mutex<BTreeMap<String, Arc<Stats>>>,
+    pub(super) times: Mutex<Times>,
+    pub(super) replaced: Mutex<std::collections::BTreeSet<String>>,
+    pub(super) common: Common,
+    pub(super) started: SystemTime,
+    pub(super) http: Mutex<Option<SocketAddr>>,
+    /// Changes of arrays and exports, one at a time.
+    pub(super) changing: tokio::sync::Mutex<()>,
+    revision: watch::Receiver<u64>,
+}
+
+/// Sixteen random bytes with the marks of a version 4 UUID.
+pub(super) fn random_uuid() -> [u8; 16] {
+    uuid::Uuid::new_v4().into_bytes()
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The cores to pin reactors to: as asked, or all but one where there are several, at most four.
+fn cores(common: &Common) -> Result<Vec<usize>, String> {
+    let have: Vec<usize> = core_affinity::get_core_ids().unwrap_or_default().into_iter().map(|c| c.id).collect();
+    if !common.cores.is_empty() {
+        if common.reactors.is_some_and(|n| n != common.cores.len()) {
+            return Err(format!("--reactors and --cores disagree: {} cores were named", common.cores.len()));
+        }
+        if let Some(wrong) = common.cores.iter().find(|c| !have.contains(c)) {
+            return Err(format!(
+                "core {wrong} is not among those that raidd may use: {have:?}; name others with --cores"
+            ));
+        }
+        return Ok(common.cores.clone());
+    }
+    let n = common.reactors.unwrap_or_else(|| have.len().saturating_sub(1).clamp(1, 4));
+    if n == 0 || n > 64 {
+        return Err(format!("{n} reactors are not possible: give 1 to 64"));
+    }
+    // From the last core down: the first ones have the most interrupts.
+    Ok((0..n).map(|i| have.iter().rev().nth(i % have.len().max(1)).copied().unwrap_or(i)).collect())
+}
+
+impl Daemon {
+    /// Starts reactors and target; nothing is assembled or exported yet.
+    pub fn start(common: Common, state: StateDir) -> Result<Arc<Daemon>, String> {
+        let polling = match common.polling {
+            Polling::Adaptive => reactor::Polling::Adaptive,
+            Polling::Busy => reactor::Polling::Busy,
+        };
+        let region = u64::from(common.buffer_mib) << 20;
+        let scratch = u64::from(common.scratch_mib) << 20;
+        if region < scratch + (8 << 20) {
+            return Err(format!(
+                "{} MiB of buffers leave too little beside {} MiB of scratch memory: raise --buffer-mib",
+                common.buffer_mib, common.scratch_mib
+            ));
+        }
+        let (memory, reactors) = reactor::start(&cores(&common)?, region, polling).map_err(|e| {
+            format!("the reactors cannot be started: {e}; fewer --reactors or less --buffer-mib need less")
+        })?;
+        let target = Target::new(&reactors, memory.clone()).map_err(|e| e.to_string())?;
+        let (revision_sender, revision) = watch::channel(0);
+        let machine = Machine {
+            memory: memory.clone(),
+            reactors,
+            scratch,
+            events: Arc::new(EventHub::new(HISTORY)),
+            revision: Arc::new(revision_sender),
+        };
+        Ok(Arc::new(Daemon {
+            devices: Devices::new(memory, common.enable_faults),
+            machine,
+            target,
+            state: Mutex::new(state),
+            arrays: Mutex::default(),
+            waiting: Mutex::default(),
+            volume_stats: Mutex::default(),
+            times: Mutex::default(),
+            replaced: Mutex::default(),
+            common,
+            started: SystemTime::now(),
+            http: Mutex::default(),
+            changing: tokio::sync::Mutex::default(),
+            revision,
+        }))
+    }
+
+    /// Where the page is, once it is.
+    pub fn set_http(&self, address: SocketAddr) {
+        *lock(&self.http) = Some(address);
+    }
+
+    pub(super) fn revision_receiver(&self) -> watch::Receiver<u64> {
+        self.revision.clone()
+    }
+
+    pub(super) fn changed(&self) {
+        self.machine.revision.send_modify(|r| *r += 1);
+    }
+
+    /// The running array of this name.
+    pub fn array(&self, name: &str) -> Result<Arc<Array>, Error> {
+        lock(&self.arrays).get(name).cloned().ok_or_else(|| Error::no_array(name))
+    }
+
+    /// Opening may touch slow devices.
+    async fn open(self: &Arc<Self>, address: &str, create: Option<u64>) -> Result<Device, Error> {
+        let (this, address) = (self.clone(), absolute(address));
+        tokio::task::spawn_blocking(move || this.devices.open(&address, create))
+            .await
+            .map_err(|e| Error::new(Kind::Internal, format!("opening a device panicked: {e}")))?
+            .map_err(|e| Error::new(Kind::FailedPrecondition, e).because("DEVICE_UNUSABLE"))
+    }
+
+    /// Creates an array. Files that were made for it are removed again if it is refused.
+    pub async fn create_array(self: &Arc<Self>, spec: ArraySpec) -> Result<(), Error> {
+        let _change = self.changing.lock().await;
+        let known = lock(&self.state).state.arrays.iter().any(|a| a.name == spec.name);
+        if known || lock(&self.arrays).contains_key(&spec.name) {
+            let text =
+                format!("there is an array '{}' already: choose another name, or delete that one first", spec.name);
+            return Err(Error::new(Kind::AlreadyExists, text).with("array", &spec.name));
+        }
+        let absent: Vec<String> =
+            spec.members.iter().map(|a| absolute(a)).filter(|a| !std::path::Path::new(a).exists()).collect();
+        let result = self.create_array_inner(&spec).await;
+        if result.is_err() && spec.create_size.is_some() {
+            for path in absent.iter().filter(|a| !a.starts_with("ram:")) {
+                // A refused operation changes nothing; a file that was never made cannot be removed.
+                let _ = std::fs::remove_file(path);
+            }
+        }
+        result
+    }
+
+    async fn create_array_inner(self: &Arc<Self>, spec: &ArraySpec) -> Result<(), Error> {
+        let mut devices = Vec::new();
+        for address in &spec.members {
+            devices.push(self.open(address, spec.create_size).await?);
+        }
+        let core_spec = manager::ArraySpec {
+            name: spec.name.clone(),
+            uuid: random_uuid(),
+            member_uuids: devices.iter().map(|_| random_uuid()).collect(),
+            spares: spec.spares,
+            shards: spec.shards.unwrap_or(16),
+            extent: spec.extent,
+            wipe: spec.wipe,
+        };
+        let infos = devices.iter().map(|d| d.info.clone()).collect();
+        let manager = Manager::create(
+            reactor::now(),
+            manager::Config::default(),
+            super::host::FIRST,
+            random_uuid(),
+            core_spec,
+            infos,
+        );
+        let array = Array::start(&self.machine, devices, manager, Some(spec.name.clone())).await?;
+        self.adopt(array)
+    }
+
+    /// Puts a started array among the others and remembers its members.
+    fn adopt(&self, array: Arc<Array>) -> Result<(), Error> {
+        lock(&self.arrays).insert(array.name.clone(), array.clone());
+        lock(&self.waiting).remove(&array.name);
+        self.remember(&array)?;
+        self.changed();
+        Ok(())
+    }
+
+    pub(super) fn remember(&self, array: &Array) -> Result<(), Error> {
+        let status = array.status();
+        let mut state = lock(&self.state);
+        state.remember(KnownArray {
+            name: status.name.clone(),
+            uuid: uuid::Uuid::from_bytes(status.uuid).to_string(),
+            addresses: status.members.iter().map(|m| m.address.clone()).collect(),
+        });
+        state.save().map_err(|e| Error::new(Kind::Device, e))
+    }
+
+    /// Assembles an array from devices at these addresses.
+    pub async fn assemble(self: &Arc<Self>, addresses: &[String], force: bool) -> Result<String, Error> {
+        let _change = self.changing.lock().await;
+        let mut devices = Vec::new();
+        for address in addresses {
+            devices.push(self.open(address, None).await?);
+        }
+        let array = self.assemble_devices(devices, force).await?;
+        let name = array.name.clone();
+        if lock(&self.arrays).contains_key(&name) {
+            array.leave().await;
+            let text = format!("an array of the name '{name}' is assembled already: stop that one first");
+            return Err(Error::new(Kind::AlreadyExists, text).with("array", &name));
+        }
+        self.adopt(array)?;
+        self.restore_exports(&name).await;
+        Ok(name)
+    }
+
+    async fn assemble_devices(self: &Arc<Self>, devices: Vec<Device>, force: bool) -> Result<Arc<Array>, Error> {
+        let infos = devices.iter().map(|d| d.info.clone()).collect();
+        let manager = Manager::assemble(
+            reactor::now(),
+            manager::Config::default(),
+            super::host::FIRST,
+            random_uuid(),
+            infos,
+            force,
+        );
+        Array::start(&self.machine, devices, manager, None).await
+    }
+
+    /// Assembles what the state directory knows. An array with members missing is waited for, then assembled without
+    /// them; one that cannot be assembled is said, and the others go on.
+    pub async fn assemble_known(self: &Arc<Self>) {
+        let known = lock(&self.state).state.arrays.clone();
+        for array in known {
+            let wait = Duration::from_secs(self.common.assembly_wait);
+            let missing = |addresses: &[String]| -> Vec<String> {
+                addresses.iter().filter(|a| !std::path::Path::new(a).exists()).cloned().collect()
+            };
+            let absent = missing(&array.addresses);
+            if !absent.is_empty() {
+                let text = format!("waits {} s for {}", wait.as_secs(), absent.join(", "));
+                tracing::warn!("array '{}' {text}", array.name);
+                lock(&self.waiting).insert(array.name.clone(), text);
+                self.changed();
+                let begin = tokio::time::Instant::now();
+                while begin.elapsed() < wait && !missing(&array.addresses).is_empty() {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+            let mut devices = Vec::new();
+            for address in &array.addresses {
+                match self.open(address, None).await {
+                    Ok(device) => devices.push(device),
+                    Err(e) => tracing::warn!("array '{}' goes on without a member: {e}", array.name),
+                }
+            }
+            let result = async {
+                let _change = self.changing.lock().await;
+                let started = self.assemble_devices(devices, false).await?;
+                self.adopt(started)
+            };
+            match result.await {
+                Ok(()) => self.restore_exports(&array.name).await,
+                Err(e) => {
+                    let text = format!("array '{}' was not assembled: {e}", array.name);
+                    tracing::error!("{text}");
+                    lock(&self.waiting).insert(array.name.clone(), e.message.clone());
+                    let resource = format!("arrays/{}", array.name);
+                    self.machine.events.publish(manager::Severity::Error, "array-not-assembled", &resource, &text);
+                    self.changed();
+                }
+            }
+        }
+    }
+
+    async fn restore_exports(self: &Arc<Self>, array: &str) {
+        let exports: Vec<Export> = lock(&self.state)
+            .state
+            .exports
+            .iter()
+            .filter(|e| e.volume.split('/').next() == Some(array))
+            .cloned()
+            .collect();
+        for export in exports {
+            if let Err(e) = self.serve(&export).await {
+                let text = format!("the export of {} as {} could not be restored: {e}", export.volume, export.nqn);
+                tracing::error!("{text}");
+                let resource = format!("exports/{}", export.nqn);
+                self.machine.events.publish(manager::Severity::Error, "export-not-restored", &resource, &text);
+            }
+        }
+    }
+
+    /// Refuses while a volume of the array (or one of its volumes) is exported.
+    fn refuse_exported(&self, array: &str, volume: Option<&str>) -> Result<(), Error> {
+        let state = lock(&self.state);
+        let used = state.state.exports.iter().find(|e| match volume {
+            Some(volume) => e.volume == format!("{array}/{volume}"),
+            None => e.volume.split('/').next() == Some(array),
+        });
+        match used {
+            None => Ok(()),
+            Some(e) => Err(Error::new(
+                Kind::FailedPrecondition,
+                format!("volume {} is exported as {}: 'raidctl export delete {}' first", e.volume, e.nqn, e.nqn),
+            )
+            .because("EXPORTED")
+            .with("nqn", &e.nqn)),
+        }
+    }
+
+    /// Stops or deletes an array.
+    pub async fn end_array(self: &Arc<Self>, name: &str, delete: bool) -> Result<(), Error> {
+        let _change = self.changing.lock().await;
+        let array = self.array(name)?;
+        self.refuse_exported(name, None)?;
+        let command = if delete { manager::Command::Delete } else { manager::Command::Stop };
+        array.command(command).await?;
+        lock(&self.arrays).remove(name);
+        array.leave().await;
+        let mut state = lock(&self.state);
+        state.forget(name);
+        state.save().map_err(|e| Error::new(Kind::Device, e))?;
+        drop(state);
+        self.changed();
+        Ok(())
+    }
+
+    pub(super) async fn add_device(
+        self: &Arc<Self>,
+        name: &str,
+        device: NewDevice,
+        command: impl FnOnce(manager::DeviceInfo) -> manager::Command,
+    ) -> Result<manager::Answer, Error> {
+        let array = self.array(name)?;
+        let path = absolute(&device.address);
+        let made = device.create_size.is_some() && !std::path::Path::new(&path).exists();
+        let open = self.open(&device.address, device.create_size).await?;
+        let info = open.info.clone();
+        let result = array.command_with(open, command(info)).await;
+        if result.is_err() && made {
+            // A refused operation changes nothing.
+            let _ = std::fs::remove_file(&path);
+        }
+        let answer = result?;
+        array.release_unused().await;
+        self.remember(&array)?;
+        Ok(answer)
+    }
+
+    pub(super) async fn delete_volume(self: &Arc<Self>, array: &str, volume: &str) -> Result<(), Error> {
+        let _change = self.changing.lock().await;
+        let running = self.array(array)?;
+        let status = running.status();
+        let found = status.volumes.iter().find(|v| v.name == volume).ok_or_else(|| Error::no_volume(array, volume))?;
+        self.refuse_exported(array, Some(volume))?;
+        running.command(manager::Command::DeleteVolume(found.id)).await?;
+        lock(&self.volume_stats).remove(&format!("{array}/{volume}"));
+        Ok(())
+    }
+
+    /// Exports a volume and remembers it.
+    pub(super) async fn create_export(self: &Arc<Self>, spec: ExportSpec) -> Result<u32, Error> {
+        let _change = self.changing.lock().await;
+        let nsid = {
+            let state = lock(&self.state);
+            let taken: Vec<u32> = state.state.exports.iter().filter(|e| e.nqn == spec.nqn).map(|e| e.nsid).collect();
+            match spec.nsid {
+                Some(nsid) if taken.contains(&nsid) => {
+                    let text = format!("subsystem {} has a namespace {nsid} already: choose another", spec.nqn);
+                    return Err(Error::new(Kind::AlreadyExists, text));
+                }
+                Some(nsid) => nsid,
+                None => (1..).find(|n| !taken.contains(n)).unwrap_or(1),
+            }
+        };
+        let (hosts, any_host) = match spec.hosts {
+            Hosts::Any => (Vec::new(), true),
+            Hosts::Only(hosts) => (hosts, false),
+        };
+        let volume = format!("{}/{}", spec.array, spec.volume);
+        if let Some(e) = lock(&self.state).state.exports.iter().find(|e| e.volume == volume) {
+            let text = format!("volume {volume} is exported already, as namespace {} of {}", e.nsid, e.nqn);
+            return Err(Error::new(Kind::AlreadyExists, text).with("nqn", &e.nqn));
+        }
+        let listen = spec.listen.iter().map(SocketAddr::to_string).collect();
+        let export = Export { volume, nqn: spec.nqn, nsid, listen, hosts, any_host };
+        self.serve(&export).await?;
+        let mut state = lock(&self.state);
+        state.state.exports.push(export);
+        state.save().map_err(|e| Error::new(Kind::Device, e))?;
+        drop(state);
+        self.changed();
+        Ok(nsid)
+    }
+
+    /// Makes the target serve an export. What was begun is undone if a part fails.
+    async fn serve(self: &Arc<Self>, export: &Export) -> Result<(), Error> {
+        let (array_name, volume_name) = export.volume.split_once('/').unwrap_or((&export.volume, ""));
+        let array = self.array(array_name)?;
+        let status = array.status();
+        let v = status
+            .volumes
+            .iter()
+            .find(|v| v.name == volume_name)
+            .ok_or_else(|| Error::no_volume(array_name, volume_name))?;
+        let stripe = u32::try_from(v.geometry.stripe_bytes()).unwrap_or(0);
+        let info = NamespaceInfo {
+            uuid: v.uuid,
+            nguid: v.uuid,
+            block_size: v.block_size,
+            size: v.size,
+            preferred_write: 4096,
+            optimal_io: stripe,
+            atomic_write: v.block_size,
+            volatile_cache: true,
+            deallocate: true,
+        };
+        let block = BlockInfo {
+            address: export.volume.clone(),
+            size: v.size,
+            block_size: v.block_size,
+            physical_block_size: 4096,
+            volatile_cache: true,
+            fast_zero: true,
+            unmap: true,
+            rotational: false,
+            optimal_io: stripe,
+            memory_alignment: 512,
+        };
+        let stats = lock(&self.volume_stats).entry(export.volume.clone()).or_default().clone();
+        let (key, id) = (array.key, v.id);
+        let factory: nvmf::DeviceFactory = Arc::new(move |_cx| {
+            let lane = volume::registry::lane(key).ok_or("the array has left this reactor")?;
+            let volume = Volume::new(lane, id, block.clone()).ok_or("the volume is not in this reactor's view")?;
+            Ok(Box::new(StatsDevice::new(Box::new(volume), &stats)) as Box<dyn BlockDevice>)
+        });
+        let (target, export) = (self.target.clone(), export.clone());
+        let serial = uuid::Uuid::from_bytes(status.uuid).simple().to_string()[..20].to_string();
+        tokio::task::spawn_blocking(move || configure(&target, &export, &serial, info, factory))
+            .await
+            .map_err(|e| Error::new(Kind::Internal, format!("the target panicked: {e}")))?
+    }
+
+    pub(super) async fn delete_export(self: &Arc<Self>, nqn: &str, nsid: u32) -> Result<(), Error> {
+        let _change = self.changing.lock().await;
+        let export = lock(&self.state).state.exports.iter().find(|e| e.nqn == nqn && e.nsid == nsid).cloned();
+        let Some(export) = export else { return Err(Error::no_export(nqn, nsid)) };
+        let others: Vec<Export> = lock(&self.state).state.exports.iter().filter(|e| **e != export).cloned().collect();
+        let target = self.target.clone();
+        let (gone, left) = (export.clone(), others.clone());
+        tokio::task::spawn_blocking(move || withdraw(&target, &gone, &left))
+            .await
+            .map_err(|e| Error::new(Kind::Internal, format!("the target panicked: {e}")))??;
+        let mut state = lock(&self.state);
+        state.state.exports = others;
+        state.save().map_err(|e| Error::new(Kind::Device, e))?;
+        drop(state);
+        self.changed();
+        Ok(())
+    }
+
+    /// Orderly end: hosts are let go, arrays are flushed and marked clean, reactors stop.
+    pub async fn shut_down(self: &Arc<Self>) -> Result<(), String> {
+        let target = self.target.clone();
+        let stopped = tokio::task::spawn_blocking(move || target.stop()).await.map_err(|e| e.to_string())?;
+        let mut problems: Vec<String> = stopped.err().map(|e| e.to_string()).into_iter().collect();
+        let arrays = std::mem::take(&mut *lock(&self.arrays));
+        for (name, array) in arrays {
+            if let Err(e) = array.command(manager::Command::Stop).await {
+                problems.push(format!("array '{name}' could not be stopped cleanly: {e}"));
+            }
+            array.leave().await;
+        }
+        for reactor in &self.machine.reactors {
+            reactor.stop();
+        }
+        if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
+    }
+
+    pub(super) fn kind_of(&self, id: &str, kind: manager::OperationKind) -> OperationKind {
+        match kind {
+            manager::OperationKind::Rebuild if lock(&self.replaced).contains(id) => OperationKind::Replace,
+            manager::OperationKind::Rebuild => OperationKind::Rebuild,
+            manager::OperationKind::Resync => OperationKind::Resync,
+            manager::OperationKind::Create => OperationKind::Initialize,
+        }
+    }
+}
+
+/// An address that means the same whatever the working directory of the next start is.
+fn absolute(address: &str) -> String {
+    let path = address.strip_prefix("file:").unwrap_or(address);
+    if address.starts_with("ram:") {
+        return address.to_string();
+    }
+    std::path::absolute(path).map_or_else(|_| path.to_string(), |p| p.display().to_string())
+}
+
+fn target_error(e: TargetError) -> Error {
+    let kind = match &e {
+        TargetError::Exists(_) => Kind::AlreadyExists,
+        TargetError::NotFound(_) => Kind::NotFound,
+        TargetError::Invalid(_) => Kind::InvalidArgument,
+        TargetError::Listen { .. } => Kind::FailedPrecondition,
+        TargetError::Device { .. } => Kind::Device,
+        TargetError::Stopped => Kind::Unavailable,
+    };
+    Error::new(kind, e.to_string())
+}
+
+fn configure(
+    target: &TargetHandle,
+    export: &Export,
+    serial: &str,
+    info: NamespaceInfo,
+    factory: nvmf::DeviceFactory,
+) -> Result<(), Error> {
+    let fresh = !target.registry().subsystems.contains_key(&export.nqn);
+    if fresh {
+        let hosts = if export.any_host {
+            nvmf::Hosts::Any
+        } else {
+            nvmf::Hosts::Listed(export.hosts.iter().cloned().collect())
+        };
+        target.add_subsystem(&export.nqn, serial, "raidd", hosts).map_err(target_error)?;
+    }
+    let mut opened = Vec::new();
+    let result = (|| {
+        target.add_namespace(&export.nqn, export.nsid, info, factory)?;
+        for listen in &export.listen {
+            let addr: SocketAddr = listen
+                .parse()
+                .map_err(|_| TargetError::Invalid(format!("'{listen}' is no address: give ADDR:PORT")))?;
+            if !target.listeners().contains(&addr) {
+                opened.push(target.add_listener(addr)?);
+            }
+        }
+        Ok(())
+    })();
+    result.map_err(|e| {
+        for addr in opened {
+            // Undoing what has just been done; what cannot be undone is said by the error that led here.
+            let _ = target.remove_listener(addr);
+        }
+        let _ = if fresh {
+            target.remove_subsystem(&export.nqn)
+        } else {
+            target.remove_namespace(&export.nqn, export.nsid)
+        };
+        target_error(e)
+    })
+}
+
+fn withdraw(target: &TargetHandle, export: &Export, others: &[Export]) -> Result<(), Error> {
+    let last = others.iter().all(|e| e.nqn != export.nqn);
+    let removed =
+        if last { target.remove_subsystem(&export.nqn) } else { target.remove_namespace(&export.nqn, export.nsid) };
+    match removed {
+        // An export that could not be restored is not there.
+        Ok(()) | Err(TargetError::NotFound(_)) => {}
+        Err(e) => return Err(target_error(e)),
+    }
+    for listen in &export.listen {
+        let used = others.iter().any(|e| e.listen.contains(listen));
+        if let (false, Ok(addr)) = (used, listen.parse::<SocketAddr>())
+            && target.listeners().contains(&addr)
+        {
+            target.remove_listener(addr).map_err(target_error)?;
+        }
+    }
+    Ok(())
+}
