@@ -88,8 +88,9 @@ pub fn sgl(sqe: &Sqe, data: Option<Range<usize>>) -> Result<Data, Status> {
                 _ => Err(Status::DATA_SGL_LENGTH_INVALID.dnr()),
             }
         }
+        // Linux gives every command without data such a descriptor of length 0, whatever the opcode's direction bits say.
+        Sgl::TRANSPORT | Sgl::DATA_BLOCK if len == 0 && data.is_none() => Ok(Data::None),
         Sgl::TRANSPORT if data.is_none() => Ok(Data::Transport(len)),
-        Sgl::DATA_BLOCK if len == 0 && data.is_none() => Ok(Data::None),
         _ => Err(Status::SGL_TYPE_INVALID.dnr()),
     }
 }
