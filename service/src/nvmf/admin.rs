@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use nvme_wire::command::{Sqe, Status, Transfer, admin, fctype};
 use nvme_wire::fabrics::{CONNECT_DATA_LEN, ConnectData};
+use nvme_wire::features::{AsyncEvent, NumberOfQueues, aec, fid, sel};
+use nvme_wire::identify::IDENTIFY_LEN;
+use nvme_wire::logs::{self, GetLogPage, lid};
 use nvme_wire::tcp::FatalError;
 
 use super::buffers::Buffer;
@@ -20,35 +23,13 @@ const MAX_ADMIN_DATA: u32 = 1 << 20;
 /// Namespaces in the Changed Namespace List; with more of them the list says "all".
 pub const MAX_CHANGED: usize = 1024;
 
-/// Feature identifiers.
-mod feature {
-    pub const ARBITRATION: u8 = 0x01;
-    pub const POWER_MANAGEMENT: u8 = 0x02;
-    pub const TEMPERATURE_THRESHOLD: u8 = 0x04;
-    pub const ERROR_RECOVERY: u8 = 0x05;
-    pub const VOLATILE_WRITE_CACHE: u8 = 0x06;
-    pub const NUMBER_OF_QUEUES: u8 = 0x07;
-    pub const WRITE_ATOMICITY: u8 = 0x0A;
-    pub const ASYNC_EVENT_CONFIGURATION: u8 = 0x0B;
-    pub const KEEP_ALIVE_TIMER: u8 = 0x0F;
-}
-
-/// OAES and Asynchronous Event Configuration: namespace attribute notices.
-pub const NAMESPACE_NOTICES: u32 = 1 << 8;
-/// OAES and Asynchronous Event Configuration: discovery log page change notices.
-pub const DISCOVERY_NOTICES: u32 = 1 << 31;
-/// DW0 of an event: a notice, Namespace Attribute Changed, log page 04h.
-const NAMESPACE_EVENT: u32 = 0x04 << 16 | 0x02;
-/// DW0 of an event: a notice, Discovery Log Page Change, log page 70h.
-const DISCOVERY_EVENT: u32 = 0x70 << 16 | 0xF0 << 8 | 0x02;
-
 /// Asynchronous events of one admin queue. At most one event of a kind is told until the host has read its log page.
 #[derive(Debug, Default)]
 pub struct Events {
     parked: Vec<u16>,
     config: u32,
-    /// Something happened that was not told yet: DW0 of the event.
-    pending: Option<u32>,
+    /// Something happened that was not told yet.
+    pending: Option<AsyncEvent>,
     /// An event was told and its log page was not read since.
     told: bool,
     /// Namespaces that changed since the host last read about them, by NSID.
@@ -83,6 +64,11 @@ impl From<Status> for Reply {
     fn from(status: Status) -> Reply {
         Reply { status, result: 0, data: Vec::new() }
     }
+}
+
+/// A number of I/O queues, for both kinds, as Number of Queues has it.
+fn queues(count: u16) -> u32 {
+    NumberOfQueues { submission: count.into(), completion: count.into() }.to_u32()
 }
 
 impl Connection {
@@ -227,7 +213,7 @@ impl Connection {
                 controller.saw(env.now);
                 Reply::result(0)
             }
-            admin::IDENTIFY if len == identify::LENGTH => {
+            admin::IDENTIFY if len as usize == IDENTIFY_LEN => {
                 identify::identify(sqe, &controller, self.subsystem.as_deref())
             }
             admin::IDENTIFY => Status::DATA_SGL_LENGTH_INVALID.dnr().into(),
@@ -240,91 +226,87 @@ impl Connection {
     }
 
     fn log_page(&mut self, sqe: &Sqe, controller: &Controller, len: u32, env: &mut Env) -> Reply {
-        let (lid, retain) = (sqe.cdw10.get() as u8, sqe.cdw10.get() & 1 << 15 != 0);
-        let dwords = u64::from(sqe.cdw10.get() >> 16) | u64::from(sqe.cdw11.get() & 0xFFFF) << 16;
-        if (dwords + 1) * 4 != u64::from(len) {
+        let wanted = GetLogPage::parse(sqe);
+        if wanted.len != u64::from(len) {
             return Status::DATA_SGL_LENGTH_INVALID.dnr().into();
         }
-        let offset = u64::from(sqe.cdw12.get()) | u64::from(sqe.cdw13.get()) << 32;
         let local = self.ends().1;
         let page = match self.subsystem.as_deref() {
-            None => log::discovery_controller(lid, &env.local.registry, controller, local),
-            Some(subsystem) => log::page(lid, subsystem, &self.events.changed),
+            None => log::discovery_page(wanted.lid, &env.local.registry, controller, local),
+            Some(subsystem) => log::page(wanted.lid, subsystem, &self.events.changed),
         };
-        let mut page = match page {
+        let page = match page {
             Ok(page) => page,
             Err(status) => return status.into(),
         };
-        if offset > page.len() as u64 || !offset.is_multiple_of(4) {
+        let Some(part) = logs::part(&page, wanted.offset, wanted.len).filter(|_| wanted.offset.is_multiple_of(4))
+        else {
             return Status::INVALID_FIELD.dnr().into();
-        }
-        if !retain && (lid == log::CHANGED_NAMESPACES || lid == log::DISCOVERY) {
+        };
+        if !wanted.rae && matches!(wanted.lid, lid::CHANGED_NAMESPACES | lid::DISCOVERY) {
             self.events.told = false;
-            if lid == log::CHANGED_NAMESPACES {
+            if wanted.lid == lid::CHANGED_NAMESPACES {
                 self.events.changed.clear();
             }
         }
-        page.drain(..offset as usize);
-        page.resize(len as usize, 0);
-        Reply::data(page)
+        let mut part = part.to_vec();
+        part.resize(len as usize, 0);
+        Reply::data(part)
     }
 
     fn set_features(&mut self, sqe: &Sqe, controller: &Controller, env: &mut Env) -> Reply {
-        let (fid, save, value) = (sqe.cdw10.get() as u8, sqe.cdw10.get() >> 31 != 0, sqe.cdw11.get());
-        if save {
+        let value = sqe.cdw11.get();
+        if sqe.sv() {
             return Status::FEATURE_NOT_SAVEABLE.dnr().into();
         }
-        match fid {
-            feature::NUMBER_OF_QUEUES if !controller.discovery => {
-                let (submission, completion) = (value as u16, (value >> 16) as u16);
-                if submission == 0xFFFF || completion == 0xFFFF {
+        match sqe.fid() {
+            fid::NUMBER_OF_QUEUES if !controller.discovery => {
+                let wanted = NumberOfQueues::from_u32(value);
+                let least = wanted.submission.min(wanted.completion);
+                if wanted.submission.max(wanted.completion) > 0xFFFF {
                     return Status::INVALID_FIELD.dnr().into();
                 }
                 if controller.has_queues() {
                     return Status::COMMAND_SEQUENCE_ERROR.dnr().into();
                 }
-                let granted = controller.grant(submission.min(completion) + 1);
-                Reply::result(u64::from(granted - 1) << 16 | u64::from(granted - 1))
+                Reply::result(u64::from(queues(controller.grant(least as u16))))
             }
-            feature::ASYNC_EVENT_CONFIGURATION => {
+            fid::ASYNC_EVENT_CONFIG => {
                 self.events.config = value & identify::events(controller);
                 Reply::result(0)
             }
-            feature::KEEP_ALIVE_TIMER => {
+            fid::KEEP_ALIVE_TIMER => {
                 controller.set_kato(value, env.now);
                 Reply::result(0)
             }
-            feature::VOLATILE_WRITE_CACHE | feature::WRITE_ATOMICITY => Status::FEATURE_NOT_CHANGEABLE.dnr().into(),
+            fid::VOLATILE_WRITE_CACHE | fid::WRITE_ATOMICITY => Status::FEATURE_NOT_CHANGEABLE.dnr().into(),
             _ => Status::INVALID_FIELD.dnr().into(),
         }
     }
 
     fn get_features(&self, sqe: &Sqe, controller: &Controller) -> Reply {
-        let (fid, select) = (sqe.cdw10.get() as u8, sqe.cdw10.get() >> 8 & 7);
-        let queues = u32::from(controller.granted() - 1);
-        let (changeable, default, current) = match fid {
-            feature::NUMBER_OF_QUEUES if !controller.discovery => (true, queues << 16 | queues, queues << 16 | queues),
-            feature::ASYNC_EVENT_CONFIGURATION => (true, 0, self.events.config),
-            feature::KEEP_ALIVE_TIMER => (true, 0, controller.kato()),
-            feature::VOLATILE_WRITE_CACHE if self.subsystem.as_ref().is_some_and(|s| s.volatile_cache()) => {
-                (false, 1, 1)
-            }
-            feature::ARBITRATION
-            | feature::POWER_MANAGEMENT
-            | feature::ERROR_RECOVERY
-            | feature::WRITE_ATOMICITY
-            | feature::TEMPERATURE_THRESHOLD
+        let granted = queues(controller.granted());
+        let (changeable, default, current) = match sqe.fid() {
+            fid::NUMBER_OF_QUEUES if !controller.discovery => (true, granted, granted),
+            fid::ASYNC_EVENT_CONFIG => (true, 0, self.events.config),
+            fid::KEEP_ALIVE_TIMER => (true, 0, controller.kato()),
+            fid::VOLATILE_WRITE_CACHE if self.subsystem.as_ref().is_some_and(|s| s.volatile_cache()) => (false, 1, 1),
+            fid::ARBITRATION
+            | fid::POWER_MANAGEMENT
+            | fid::ERROR_RECOVERY
+            | fid::WRITE_ATOMICITY
+            | fid::TEMPERATURE_THRESHOLD
                 if !controller.discovery =>
             {
                 (false, 0, 0)
             }
             _ => return Status::INVALID_FIELD.dnr().into(),
         };
-        match select {
-            0 => Reply::result(u64::from(current)),
+        match sqe.sel() {
+            sel::CURRENT => Reply::result(u64::from(current)),
             // Nothing is saveable, so what is saved is the default.
-            1 | 2 => Reply::result(u64::from(default)),
-            3 => Reply::result(if changeable { 1 << 2 } else { 0 }),
+            sel::DEFAULT | sel::SAVED => Reply::result(u64::from(default)),
+            sel::SUPPORTED => Reply::result(if changeable { 1 << 2 } else { 0 }),
             _ => Status::INVALID_FIELD.dnr().into(),
         }
     }
@@ -376,7 +358,7 @@ impl Connection {
         let cid = self.commands[index].cid;
         self.release(index, env);
         self.events.told = true;
-        self.respond(cid, Status::SUCCESS, u64::from(event));
+        self.respond(cid, Status::SUCCESS, u64::from(event.to_dw0()));
         self.has_sent(env);
     }
 
@@ -387,16 +369,16 @@ impl Connection {
                 self.events.changed.push(*nsid);
             }
         }
-        if !nsids.is_empty() && self.events.config & NAMESPACE_NOTICES != 0 {
-            self.events.pending = Some(NAMESPACE_EVENT);
+        if !nsids.is_empty() && self.events.config & aec::NAMESPACE != 0 {
+            self.events.pending = Some(AsyncEvent::NAMESPACE_CHANGED);
             self.tell(env);
         }
     }
 
     /// The discovery log page has changed.
     pub(super) fn discovery_changed(&mut self, env: &mut Env) {
-        if self.events.config & DISCOVERY_NOTICES != 0 {
-            self.events.pending = Some(DISCOVERY_EVENT);
+        if self.events.config & aec::DISCOVERY != 0 {
+            self.events.pending = Some(AsyncEvent::DISCOVERY_CHANGED);
             self.tell(env);
         }
     }

@@ -4,61 +4,46 @@ use std::net::SocketAddr;
 
 use nvme_wire::command::{Status, admin, io};
 use nvme_wire::fabrics::{DiscoveryLogEntry, DiscoveryLogHeader};
-use nvme_wire::zerocopy::IntoBytes;
+use nvme_wire::identify::NamespaceList;
+use nvme_wire::logs::{EffectsLog, ErrorLogEntry, FirmwareSlotLog, SmartLog, SupportedPages, effects, lid};
+use nvme_wire::zerocopy::{FromZeros, IntoBytes};
 
 use super::admin::MAX_CHANGED;
 use super::controller::Controller;
 use super::counters::Totals;
-use super::identify::{Page, firmware};
+use super::identify::FIRMWARE;
 use super::subsystem::{Registry, Subsystem};
 
-/// Supported Log Pages.
-const SUPPORTED: u8 = 0x00;
-/// Error Information.
-const ERRORS: u8 = 0x01;
-/// SMART / Health Information.
-const SMART: u8 = 0x02;
-/// Firmware Slot Information.
-const FIRMWARE: u8 = 0x03;
-/// Changed Namespace List.
-pub const CHANGED_NAMESPACES: u8 = 0x04;
-/// Commands Supported and Effects.
-const EFFECTS: u8 = 0x05;
-/// Discovery.
-pub const DISCOVERY: u8 = 0x70;
-
-/// CSUPP.
-const SUPPORTED_COMMAND: u32 = 1;
-/// LBCC: the command may change data.
-const CHANGES_DATA: u32 = 1 << 1;
 /// TREQ bit 2: the host may disable the flow control of submission queues.
 const TREQ_FLOW_CONTROL: u8 = 1 << 2;
 
 /// A log page of an I/O controller.
-pub fn page(lid: u8, subsystem: &Subsystem, changed: &[u32]) -> Result<Vec<u8>, Status> {
-    match lid {
-        SUPPORTED => Ok(supported(&[SUPPORTED, ERRORS, SMART, FIRMWARE, CHANGED_NAMESPACES, EFFECTS])),
-        ERRORS => Ok(vec![0; 64]),
-        SMART => Ok(smart(subsystem)),
-        FIRMWARE => {
-            let mut page = Page::new(512);
-            page.put(0, &[1]);
-            page.put(8, &firmware());
-            Ok(page.0)
+pub fn page(page: u8, subsystem: &Subsystem, changed: &[u32]) -> Result<Vec<u8>, Status> {
+    Ok(match page {
+        lid::SUPPORTED_PAGES => {
+            let pages = [
+                lid::SUPPORTED_PAGES,
+                lid::ERROR,
+                lid::SMART,
+                lid::FIRMWARE_SLOT,
+                lid::CHANGED_NAMESPACES,
+                lid::EFFECTS,
+            ];
+            SupportedPages::new(&pages).as_bytes().to_vec()
         }
-        CHANGED_NAMESPACES => {
-            let mut page = Page::new(4096);
-            if changed.len() > MAX_CHANGED {
-                page.u32(0, u32::MAX);
-            } else {
-                let mut sorted = changed.to_vec();
-                sorted.sort_unstable();
-                sorted.iter().enumerate().for_each(|(n, nsid)| page.u32(n * 4, *nsid));
-            }
-            Ok(page.0)
+        lid::ERROR => ErrorLogEntry::new_zeroed().as_bytes().to_vec(),
+        lid::SMART => smart(subsystem).as_bytes().to_vec(),
+        lid::FIRMWARE_SLOT => FirmwareSlotLog::new(FIRMWARE).as_bytes().to_vec(),
+        lid::CHANGED_NAMESPACES if changed.len() > MAX_CHANGED => {
+            // More than the page holds: it says "look at all of them".
+            NamespaceList::new([u32::MAX], 0).as_bytes().to_vec()
         }
-        EFFECTS => {
-            let mut page = Page::new(4096);
+        lid::CHANGED_NAMESPACES => {
+            let mut sorted = changed.to_vec();
+            sorted.sort_unstable();
+            NamespaceList::new(sorted, 0).as_bytes().to_vec()
+        }
+        lid::EFFECTS => {
             let admin_commands = [
                 admin::GET_LOG_PAGE,
                 admin::IDENTIFY,
@@ -68,41 +53,35 @@ pub fn page(lid: u8, subsystem: &Subsystem, changed: &[u32]) -> Result<Vec<u8>, 
                 admin::ASYNC_EVENT_REQUEST,
                 admin::KEEP_ALIVE,
             ];
-            admin_commands.iter().for_each(|c| page.u32(usize::from(*c) * 4, SUPPORTED_COMMAND));
             let io_commands = [
                 (io::FLUSH, 0),
-                (io::WRITE, CHANGES_DATA),
+                (io::WRITE, effects::LBCC),
                 (io::READ, 0),
                 (io::COMPARE, 0),
-                (io::WRITE_ZEROES, CHANGES_DATA),
-                (io::DATASET_MANAGEMENT, CHANGES_DATA),
+                (io::WRITE_ZEROES, effects::LBCC),
+                (io::DATASET_MANAGEMENT, effects::LBCC),
             ];
-            io_commands.iter().for_each(|(c, e)| page.u32(1024 + usize::from(*c) * 4, SUPPORTED_COMMAND | e));
-            Ok(page.0)
+            EffectsLog::new(&admin_commands.map(|c| (c, 0)), &io_commands).as_bytes().to_vec()
         }
-        _ => Err(Status::INVALID_LOG_PAGE.dnr()),
-    }
+        _ => return Err(Status::INVALID_LOG_PAGE.dnr()),
+    })
 }
 
 /// A log page of a discovery controller.
-pub fn discovery_controller(
-    lid: u8,
+pub fn discovery_page(
+    page: u8,
     registry: &Registry,
     controller: &Controller,
     local: SocketAddr,
 ) -> Result<Vec<u8>, Status> {
-    match lid {
-        SUPPORTED => Ok(supported(&[SUPPORTED, ERRORS, DISCOVERY])),
-        ERRORS => Ok(vec![0; 64]),
-        DISCOVERY => Ok(discovery(registry, &controller.host_nqn, local)),
-        _ => Err(Status::INVALID_LOG_PAGE.dnr()),
-    }
-}
-
-fn supported(pages: &[u8]) -> Vec<u8> {
-    let mut page = Page::new(1024);
-    pages.iter().for_each(|lid| page.u32(usize::from(*lid) * 4, 1));
-    page.0
+    Ok(match page {
+        lid::SUPPORTED_PAGES => {
+            SupportedPages::new(&[lid::SUPPORTED_PAGES, lid::ERROR, lid::DISCOVERY]).as_bytes().to_vec()
+        }
+        lid::ERROR => ErrorLogEntry::new_zeroed().as_bytes().to_vec(),
+        lid::DISCOVERY => discovery(registry, &controller.host_nqn, local),
+        _ => return Err(Status::INVALID_LOG_PAGE.dnr()),
+    })
 }
 
 /// What this host may connect to. Header and entries come from one snapshot, and the generation counter is the
@@ -125,16 +104,14 @@ fn discovery(registry: &Registry, host: &str, local: SocketAddr) -> Vec<u8> {
     page
 }
 
-fn smart(subsystem: &Subsystem) -> Vec<u8> {
+fn smart(subsystem: &Subsystem) -> SmartLog {
     let mut sum = Totals::default();
     subsystem.shared.hosts().into_values().for_each(|t| sum += t);
-    let mut page = Page::new(512);
-    // Spare capacity in percent; its threshold.
-    page.put(3, &[100, 10]);
-    // Data units are thousands of 512 bytes, rounded up.
-    page.u64(32, sum.read_bytes.div_ceil(512_000));
-    page.u64(48, sum.write_bytes.div_ceil(512_000));
-    page.u64(64, sum.reads);
-    page.u64(80, sum.writes);
-    page.0
+    let mut log = SmartLog::new_zeroed();
+    (log.available_spare, log.available_spare_threshold) = (100, 10);
+    log.data_units_read = SmartLog::data_units(u128::from(sum.read_bytes)).into();
+    log.data_units_written = SmartLog::data_units(u128::from(sum.write_bytes)).into();
+    log.host_reads = u128::from(sum.reads).into();
+    log.host_writes = u128::from(sum.writes).into();
+    log
 }
