@@ -1,0 +1,206 @@
+//! The connection to raidd, and what all commands do with it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use raid_proto::names::Name;
+use raid_proto::v1;
+use raid_proto::v1::array_service_client::ArrayServiceClient;
+use raid_proto::v1::event_service_client::EventServiceClient;
+use raid_proto::v1::export_service_client::ExportServiceClient;
+use raid_proto::v1::fault_service_client::FaultServiceClient;
+use raid_proto::v1::member_service_client::MemberServiceClient;
+use raid_proto::v1::operation_service_client::OperationServiceClient;
+use raid_proto::v1::system_service_client::SystemServiceClient;
+use raid_proto::v1::volume_service_client::VolumeServiceClient;
+use tonic::transport::{Channel, Endpoint};
+use uuid::Uuid;
+
+use crate::error::{Exit, Failure, Result};
+
+const QUICK_START: &str = "raidd-data/control.sock";
+const SYSTEM: &str = "/run/raidd/control.sock";
+
+/// A connection.
+pub struct Client {
+    channel: Channel,
+    request_id: Option<Uuid>,
+}
+
+/// Where to connect to: the option, the environment, the quick start's socket if it is there, the system's.
+fn address(option: Option<String>) -> String {
+    option.or_else(|| std::env::var("RAIDD_SERVER").ok().filter(|v| !v.is_empty())).unwrap_or_else(|| {
+        let path = if Path::new(QUICK_START).exists() { QUICK_START } else { SYSTEM };
+        format!("unix:{path}")
+    })
+}
+
+impl Client {
+    /// Connects.
+    pub async fn connect(server: Option<String>, request_id: Option<Uuid>) -> Result<Client> {
+        let address = address(server);
+        let wrong = |why: &str| {
+            Failure::new(
+                Exit::Usage,
+                format!("'{address}' is not a server: {why}; write unix:PATH or http://HOST:PORT"),
+            )
+        };
+        let endpoint = match address.split_once(':') {
+            Some(("unix", path)) if !path.is_empty() => Endpoint::from_shared(address.clone()),
+            Some(("http", _)) => Endpoint::from_shared(address.clone()),
+            Some(("https", _)) => return Err(wrong("this raidctl does not speak TLS")),
+            _ => return Err(wrong("its kind is not known")),
+        };
+        let endpoint = endpoint.map_err(|e| wrong(&e.to_string()))?.connect_timeout(Duration::from_secs(5));
+        let channel = endpoint.connect().await.map_err(|e| {
+            let message = format!(
+                "raidd does not answer at {address}: {}; start it, or say where it listens with --server or RAIDD_SERVER",
+                root_cause(&e)
+            );
+            Failure::new(Exit::Unavailable, message)
+        })?;
+        Ok(Client { channel, request_id })
+    }
+
+    /// The ID of this command's change.
+    pub fn request_id(&self) -> String {
+        self.request_id.unwrap_or_else(Uuid::new_v4).to_string()
+    }
+
+    pub fn arrays(&self) -> ArrayServiceClient<Channel> {
+        ArrayServiceClient::new(self.channel.clone())
+    }
+
+    pub fn members(&self) -> MemberServiceClient<Channel> {
+        MemberServiceClient::new(self.channel.clone())
+    }
+
+    pub fn volumes(&self) -> VolumeServiceClient<Channel> {
+        VolumeServiceClient::new(self.channel.clone())
+    }
+
+    pub fn exports(&self) -> ExportServiceClient<Channel> {
+        ExportServiceClient::new(self.channel.clone())
+    }
+
+    pub fn operations(&self) -> OperationServiceClient<Channel> {
+        OperationServiceClient::new(self.channel.clone())
+    }
+
+    pub fn events(&self) -> EventServiceClient<Channel> {
+        EventServiceClient::new(self.channel.clone())
+    }
+
+    pub fn faults(&self) -> FaultServiceClient<Channel> {
+        FaultServiceClient::new(self.channel.clone())
+    }
+
+    pub fn system(&self) -> SystemServiceClient<Channel> {
+        SystemServiceClient::new(self.channel.clone())
+    }
+
+    /// All arrays.
+    pub async fn list_arrays(&self) -> Result<Vec<v1::Array>> {
+        let (mut client, mut all, mut page_token) = (self.arrays(), Vec::new(), String::new());
+        loop {
+            let page = client.list_arrays(v1::ListArraysRequest { page_size: 0, page_token }).await?.into_inner();
+            all.extend(page.arrays);
+            if page.next_page_token.is_empty() {
+                return Ok(all);
+            }
+            page_token = page.next_page_token;
+        }
+    }
+
+    /// The members of an array, or of all with `-`.
+    pub async fn list_members(&self, array: &str) -> Result<Vec<v1::Member>> {
+        let (mut client, mut all, mut page_token) = (self.members(), Vec::new(), String::new());
+        let parent = Name::Array(array.to_owned()).to_string();
+        loop {
+            let request = v1::ListMembersRequest { parent: parent.clone(), page_size: 0, page_token };
+            let page = client.list_members(request).await?.into_inner();
+            all.extend(page.members);
+            if page.next_page_token.is_empty() {
+                return Ok(all);
+            }
+            page_token = page.next_page_token;
+        }
+    }
+
+    /// The volumes of an array, or of all with `-`.
+    pub async fn list_volumes(&self, array: &str) -> Result<Vec<v1::Volume>> {
+        let (mut client, mut all, mut page_token) = (self.volumes(), Vec::new(), String::new());
+        let parent = Name::Array(array.to_owned()).to_string();
+        loop {
+            let request = v1::ListVolumesRequest { parent: parent.clone(), page_size: 0, page_token };
+            let page = client.list_volumes(request).await?.into_inner();
+            all.extend(page.volumes);
+            if page.next_page_token.is_empty() {
+                return Ok(all);
+            }
+            page_token = page.next_page_token;
+        }
+    }
+
+    /// All exports.
+    pub async fn list_exports(&self) -> Result<Vec<v1::Export>> {
+        let (mut client, mut all, mut page_token) = (self.exports(), Vec::new(), String::new());
+        loop {
+            let page = client.list_exports(v1::ListExportsRequest { page_size: 0, page_token }).await?.into_inner();
+            all.extend(page.exports);
+            if page.next_page_token.is_empty() {
+                return Ok(all);
+            }
+            page_token = page.next_page_token;
+        }
+    }
+
+    /// Running operations and the last that ended.
+    pub async fn list_operations(&self) -> Result<Vec<v1::Operation>> {
+        let (mut client, mut all, mut page_token) = (self.operations(), Vec::new(), String::new());
+        loop {
+            let request = v1::ListOperationsRequest { page_size: 0, page_token };
+            let page = client.list_operations(request).await?.into_inner();
+            all.extend(page.operations);
+            if page.next_page_token.is_empty() {
+                return Ok(all);
+            }
+            page_token = page.next_page_token;
+        }
+    }
+
+    /// All faults.
+    pub async fn list_faults(&self) -> Result<Vec<v1::Fault>> {
+        let (mut client, mut all, mut page_token) = (self.faults(), Vec::new(), String::new());
+        loop {
+            let page = client.list_faults(v1::ListFaultsRequest { page_size: 0, page_token }).await?.into_inner();
+            all.extend(page.faults);
+            if page.next_page_token.is_empty() {
+                return Ok(all);
+            }
+            page_token = page.next_page_token;
+        }
+    }
+
+    /// The remembered events, oldest first.
+    pub async fn list_events(&self) -> Result<Vec<v1::Event>> {
+        let (mut client, mut all, mut page_token) = (self.events(), Vec::new(), String::new());
+        loop {
+            let page = client.list_events(v1::ListEventsRequest { page_size: 1000, page_token }).await?.into_inner();
+            all.extend(page.events);
+            if page.next_page_token.is_empty() {
+                return Ok(all);
+            }
+            page_token = page.next_page_token;
+        }
+    }
+}
+
+/// The innermost cause: "transport error" alone helps nobody.
+fn root_cause(e: &dyn std::error::Error) -> String {
+    let mut cause = e;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}
