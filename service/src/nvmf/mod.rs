@@ -33,6 +33,7 @@ mod counters;
 mod devices;
 mod fabrics;
 mod identify;
+pub mod initiator;
 mod io;
 mod log;
 mod poller;

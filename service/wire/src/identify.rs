@@ -2,6 +2,7 @@
 
 use crate::command::{Sqe, admin};
 use crate::layout;
+use std::fmt;
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -726,5 +727,26 @@ impl NamespaceIds {
             bytes = rest;
         }
         ids
+    }
+}
+
+impl fmt::Debug for IdentifyController {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdentifyController")
+            .field("sn", &crate::text(&self.sn))
+            .field("mn", &crate::text(&self.mn))
+            .field("cntlid", &self.cntlid.get())
+            .field("subnqn", &crate::text(&self.subnqn))
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for IdentifyNamespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdentifyNamespace")
+            .field("nsze", &self.nsze.get())
+            .field("format", &self.format())
+            .field("nguid", &self.nguid)
+            .finish_non_exhaustive()
     }
 }

@@ -74,7 +74,7 @@ impl Controller {
         if digests.data {
             self.sent_data += 1;
             let mut value = digest::wire(payload);
-            value[0] ^= u8::from(self.behavior.damage > 0 && self.sent_data % self.behavior.damage == 0);
+            value[0] ^= u8::from(self.behavior.damage > 0 && self.sent_data.is_multiple_of(self.behavior.damage));
             self.out.extend(value);
         }
     }
