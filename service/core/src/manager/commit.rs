@@ -1,189 +1,247 @@
-//! Commits: the configuration to the next slot of every reachable member, flushed, then a view to every engine.
+//! Commits and publications.
 //!
-//! A commit waits for all reachable members, not only for a majority: a member that could not take it is recorded as
-//! failed by the next commit before this one counts. So no reachable member is ever more than one generation behind, and
-//! the two slots never both hold a torn configuration: the older slot is overwritten only when the newer one is durable.
+//! A commit writes the wanted configuration to the older slot of every live member, flushes each, and counts when all have
+//! answered well. A member that does not is marked failed and the commit begins again with that recorded, so a commit that
+//! counts is on every member that it calls live: assembly relies on it. Changes that come while one is under way go with
+//! the next. Only what counts is published.
 
 use std::sync::Arc;
 
-use super::{After, Manager, ManagerAction, Pending, Phase, Severity};
-use crate::action::IoStatus;
-use crate::geometry::{Geometry, Level};
-use crate::ondisk::{GroupRecord, RecordState, encode_config};
+use super::redundancy::volume_viable;
+use super::{ArrayState, Manager, ManagerAction, Pending, Policy, Severity, reason_of};
+use crate::action::{IoStatus, MemberId, VolumeId};
+use crate::ondisk::{self, FailReason, RecordState, SUPERBLOCK_BYTES, encode_config};
 use crate::view::{GroupView, MemberState, SlotState, SlotView, View, VolumeView};
 
-/// A commit that is under way.
-pub(super) struct Run {
-    outstanding: usize,
-    failed: Vec<(u16, IoStatus)>,
-    after: Vec<After>,
+/// The commit machine.
+pub(super) enum Commit {
+    /// Nothing under way.
+    Idle,
+    /// Configurations are being written, or (`flushing`) made durable.
+    Writing {
+        flushing: bool,
+        outstanding: usize,
+        failed: Vec<(MemberId, IoStatus)>,
+        members: Vec<MemberId>,
+        snapshot: Box<ondisk::Config>,
+        sequence: u64,
+    },
+    /// Engines are taking the view with this number.
+    Publishing(u64),
 }
 
 impl Manager {
-    /// Makes the configuration durable as it is when the commit begins, and goes on with `after`.
-    pub(super) fn commit(&mut self, after: Option<After>) {
-        self.commit_wanted = true;
-        self.after.extend(after);
+    pub(super) fn step_commit(&mut self) -> bool {
+        // Nothing is written after a stop or a refusal.
+        if self.state == ArrayState::Stopped {
+            return false;
+        }
+        match &self.commit {
+            Commit::Idle if self.commit_needed => self.start_commit(),
+            Commit::Idle if self.publish_needed => self.publish(self.sequence),
+            Commit::Writing { outstanding: 0, .. } => self.commit_answered(),
+            _ => return false,
+        }
+        true
     }
 
-    pub(super) fn pump_commit(&mut self) {
-        if self.commit.is_some() || !self.commit_wanted {
+    fn start_commit(&mut self) {
+        self.commit_needed = false;
+        let live = self.live_members();
+        if live.is_empty() {
+            self.all_gone();
             return;
         }
-        self.commit_wanted = false;
-        let targets = self.reachable();
-        if targets.is_empty() {
-            self.phase = Phase::Failed;
-            self.refuse_waiting();
-            self.publish(Vec::new());
-            self.notice(
-                Severity::Error,
-                "array-failed",
-                None,
-                None,
-                format!("array '{}' has no member left that can be written to: it is offline", self.name),
-            );
-            return;
+        self.wanted.generation += 1;
+        let bytes = encode_config(&self.as_recorded());
+        let mut members = Vec::new();
+        for (member, device) in live {
+            let slot = 1 - u64::from(self.places[usize::from(member)].newest_slot);
+            let offset = u64::from(SUPERBLOCK_BYTES) + slot * u64::from(self.identity.slot_len);
+            let tag = self.tag(Pending::Commit(MemberId(member)));
+            self.actions.push_back(ManagerAction::Write { tag, device, offset, bytes: bytes.clone() });
+            members.push(MemberId(member));
         }
-        self.config.generation += 1;
-        let bytes = encode_config(&self.config);
-        let slot = self.config.generation % 2;
-        let offset = u64::from(crate::ondisk::SUPERBLOCK_BYTES) + slot * u64::from(self.layout.slot_len);
-        self.commit =
-            Some(Run { outstanding: targets.len(), failed: Vec::new(), after: std::mem::take(&mut self.after) });
-        for (member, device) in targets {
-            self.write(Pending::CommitWrite(member), device, offset, bytes.clone());
-        }
+        self.commit = Commit::Writing {
+            flushing: false,
+            outstanding: members.len(),
+            failed: Vec::new(),
+            members,
+            snapshot: Box::new(self.wanted.clone()),
+            sequence: self.sequence,
+        };
     }
 
-    /// No commit will ever come: whoever waits for one is told.
-    fn refuse_waiting(&mut self) {
-        for after in std::mem::take(&mut self.after) {
-            if let After::Reply(tag, _) | After::Stopped(tag) = after {
-                let text = format!("array '{}' has no member left that can be written to", self.name);
-                self.refuse(tag, super::ErrorKind::Device, text);
+    /// The configuration as it goes to disk: failures that need no record are left out (`Manager::unrecorded`).
+    fn as_recorded(&self) -> ondisk::Config {
+        let mut config = self.wanted.clone();
+        for (member, slots) in &self.unrecorded {
+            let record = &mut config.members[usize::from(*member)];
+            record.state = RecordState::Active;
+            record.reason = FailReason::Fine;
+            // It does not get this commit, and is not behind for that.
+            record.joined = config.generation;
+            for &(volume, group, slot) in slots {
+                let volume = config.volumes.iter_mut().find(|v| v.id == volume);
+                if let Some(slot) = volume.and_then(|v| v.groups.get_mut(group as usize)?.slots.get_mut(slot))
+                    && slot.member == *member
+                {
+                    slot.state = SlotState::InSync;
+                }
+            }
+        }
+        config
+    }
+
+    pub(super) fn commit_done(&mut self, member: MemberId, status: IoStatus) {
+        if let Commit::Writing { outstanding, failed, .. } = &mut self.commit {
+            *outstanding -= 1;
+            if status != IoStatus::Ok {
+                failed.push((member, status));
             }
         }
     }
 
-    pub(super) fn commit_written(&mut self, member: u16, status: IoStatus) {
-        match self.devices[member as usize].as_ref().map(|d| d.id) {
-            Some(device) if status == IoStatus::Ok => self.flush(Pending::CommitFlush(member), device),
-            _ => self.commit_ended(member, if status == IoStatus::Ok { IoStatus::DeviceError } else { status }),
-        }
-    }
-
-    pub(super) fn commit_flushed(&mut self, member: u16, status: IoStatus) {
-        self.commit_ended(member, status);
-    }
-
-    fn commit_ended(&mut self, member: u16, status: IoStatus) {
-        let Some(run) = &mut self.commit else { return };
-        run.outstanding -= 1;
-        if status != IoStatus::Ok {
-            run.failed.push((member, status));
-        }
-        if run.outstanding > 0 {
+    /// All members have answered the writes, or the flushes.
+    fn commit_answered(&mut self) {
+        let Commit::Writing { flushing, failed, members, snapshot, sequence, .. } =
+            std::mem::replace(&mut self.commit, Commit::Idle)
+        else {
+            return;
+        };
+        if !failed.is_empty() {
+            for (member, status) in failed {
+                self.fail_member(member.0, reason_of(status));
+            }
+            // Also when the member had been failed in the meantime: this round did not count.
+            self.commit_needed = true;
             return;
         }
-        let run = self.commit.take().expect("looked at above");
-        if run.failed.is_empty() {
-            self.publish(run.after);
-            self.schedule();
+        if !flushing {
+            let mut outstanding = 0;
+            for member in &members {
+                // The device, not the state: a member that an engine has failed meanwhile still belongs to this round.
+                let Some(device) = self.places[usize::from(member.0)].device.as_ref().map(|d| d.id) else { continue };
+                let tag = self.tag(Pending::Commit(*member));
+                self.actions.push_back(ManagerAction::Flush { tag, device });
+                outstanding += 1;
+            }
+            self.commit = Commit::Writing { flushing: true, outstanding, failed, members, snapshot, sequence };
             return;
         }
-        // What waited for this commit waits for the one that records the failures.
-        let later = std::mem::replace(&mut self.after, run.after);
-        self.after.extend(later);
-        self.commit_wanted = true;
-        for (member, status) in run.failed {
-            self.member_failed(member, super::failure_text(status));
+        for member in &members {
+            let place = &mut self.places[usize::from(member.0)];
+            place.newest_slot = 1 - place.newest_slot;
         }
+        self.wanted.counted = snapshot.generation;
+        self.committed = *snapshot;
+        self.committed.counted = self.committed.generation;
+        self.publish(sequence);
     }
 
-    /// Hands the view to the engines.
-    pub(super) fn publish(&mut self, after: Vec<After>) {
+    /// Nobody is left to hold a configuration: what is on the devices stays as it is, for the next assembly.
+    fn all_gone(&mut self) {
+        if self.state != ArrayState::Failed {
+            self.state = ArrayState::Failed;
+            self.reason = "every member has failed".into();
+            let message = format!(
+                "array '{}': every member has failed; its volumes are offline. Bring the drives back and assemble it again",
+                self.identity.name
+            );
+            self.notice(Severity::Error, "array-failed", None, None, message);
+        }
+        self.committed = self.wanted.clone();
+        self.publish(self.sequence);
+    }
+
+    fn publish(&mut self, sequence: u64) {
+        // Changes of views later than the snapshot's are in this view too, since it is made now.
+        self.publish_needed = false;
+        let sequence = if self.commit_needed { sequence } else { self.sequence };
         let view = Arc::new(self.view());
-        let devices = (0..self.devices.len())
-            .map(|m| self.usable(m as u16).then(|| self.devices[m].as_ref().map(|d| d.id)).flatten());
-        let devices = devices.collect();
-        let tag = self.tag(Pending::Publish(after));
+        let devices = (0..self.committed.members.len())
+            .map(|m| {
+                let live = matches!(self.committed.members[m].state, RecordState::Active | RecordState::Spare);
+                self.places[m].device.as_ref().filter(|_| live).map(|d| d.id)
+            })
+            .collect();
+        self.say_what_failed(&view);
+        let tag = self.tag(Pending::Publish);
         self.actions.push_back(ManagerAction::Publish { tag, view, devices });
+        self.commit = Commit::Publishing(sequence);
     }
 
-    /// The member has a device that may be used.
-    pub(super) fn usable(&self, member: u16) -> bool {
-        let m = member as usize;
-        self.devices[m].is_some()
-            && !self.lost.contains(&member)
-            && matches!(self.config.members[m].state, RecordState::Active | RecordState::Spare)
+    pub(super) fn publish_done(&mut self) {
+        if let Commit::Publishing(sequence) = self.commit {
+            self.published = self.published.max(sequence);
+            self.commit = Commit::Idle;
+        }
     }
 
-    /// A slot's state as the engines see it.
-    pub(super) fn live_state(&self, member: u16, state: SlotState) -> SlotState {
-        if self.usable(member) { state } else { SlotState::Missing }
+    /// A volume that goes offline is said once, and so is its return.
+    fn say_what_failed(&mut self, view: &View) {
+        let config = &self.committed;
+        let failed = config.volumes.iter().filter(|v| !volume_viable(v)).map(|v| VolumeId(v.id)).collect();
+        let before = std::mem::replace(&mut self.known_failed, failed);
+        if self.state == ArrayState::Starting {
+            return;
+        }
+        let new: Vec<VolumeId> = self.known_failed.difference(&before).copied().collect();
+        for volume in new.into_iter().filter(|v| view.volume(*v).is_some()) {
+            let message = format!(
+                "{} is offline: more members are gone than its level survives. Stop the array, bring the drives back and \
+                 assemble it again",
+                self.volume_name(volume)
+            );
+            self.notice(Severity::Error, "volume-failed", None, Some(volume), message);
+        }
     }
 
+    /// The committed configuration as engines see it.
     fn view(&self) -> View {
-        let members = self
-            .config
-            .members
-            .iter()
-            .enumerate()
-            .map(|(i, m)| match m.state {
-                RecordState::Removed => MemberState::Removed,
-                _ if !self.usable(i as u16) => MemberState::Failed,
-                RecordState::Spare => MemberState::Spare,
-                _ => MemberState::Active,
-            })
-            .collect();
-        let over = matches!(self.phase, Phase::Over | Phase::Failed);
-        let volumes = self
-            .config
-            .volumes
-            .iter()
-            .map(|v| VolumeView {
-                id: crate::action::VolumeId(v.id),
-                geometry: v.geometry,
-                size: v.size,
-                track_dirty: v.policy == super::Policy::Resync,
-                dirty: v.dirty && !self.cleaning.volumes.contains(&v.id),
-                online: !over && v.groups.iter().all(|g| self.alive(&v.geometry, g)),
-                groups: v.groups.iter().map(|g| self.group_view(g)).collect(),
-            })
-            .collect();
-        View { generation: self.config.generation, members, volumes }
+        let config = &self.committed;
+        let serving = self.state == ArrayState::Running;
+        let soft_clean = |id| self.cleaning.as_ref().is_some_and(|c| c.covers(VolumeId(id)));
+        let volumes = config.volumes.iter().map(|v| VolumeView {
+            id: VolumeId(v.id),
+            geometry: v.geometry,
+            size: v.size,
+            track_dirty: v.policy == Policy::Resync,
+            dirty: v.dirty && !soft_clean(v.id),
+            online: serving && volume_viable(v),
+            groups: v.groups.iter().map(|g| self.group_view(g)).collect(),
+        });
+        View {
+            generation: config.generation,
+            members: config.members.iter().map(|m| member_state(m.state)).collect(),
+            volumes: volumes.collect(),
+        }
     }
 
-    fn group_view(&self, group: &GroupRecord) -> GroupView {
-        let slots = group
-            .slots
-            .iter()
-            .map(|s| SlotView {
-                member: crate::action::MemberId(s.member),
-                offset: self.layout.data_offset + u64::from(s.extent) * self.layout.extent,
-                state: self.live_state(s.member, s.state),
-            })
-            .collect();
-        GroupView { slots, synced: group.synced }
+    fn group_view(&self, group: &ondisk::GroupRecord) -> GroupView {
+        let slots = group.slots.iter().map(|s| SlotView {
+            member: MemberId(s.member),
+            offset: self.extent_offset(s.extent),
+            state: s.state,
+        });
+        GroupView { slots: slots.collect(), synced: group.synced }
     }
 
-    /// All data of the group can be read or computed.
-    pub(super) fn alive(&self, geometry: &Geometry, group: &GroupRecord) -> bool {
-        let readable: Vec<bool> =
-            group.slots.iter().map(|s| self.live_state(s.member, s.state) == SlotState::InSync).collect();
-        survives(geometry, &readable)
+    pub(super) fn extent_offset(&self, extent: u32) -> u64 {
+        self.identity.data_offset + u64::from(extent) * self.identity.extent
+    }
+
+    /// The configuration would still fit into a slot.
+    pub(super) fn fits(&self, config: &ondisk::Config) -> bool {
+        encode_config(config).len() <= self.identity.slot_len as usize
     }
 }
 
-/// All data of a group can be read or computed from the slots that are readable.
-pub(super) fn survives(geometry: &Geometry, readable: &[bool]) -> bool {
-    let lost = readable.iter().filter(|r| !**r).count();
-    match geometry.level {
-        Level::Raid0 => lost == 0,
-        Level::Raid1 => lost < readable.len(),
-        Level::Raid10 => readable.chunks(2).all(|pair| pair.contains(&true)),
-        Level::Raid5 => lost <= 1,
-        Level::Raid6 => lost <= 2,
+pub(super) fn member_state(state: RecordState) -> MemberState {
+    match state {
+        RecordState::Active => MemberState::Active,
+        RecordState::Spare => MemberState::Spare,
+        RecordState::Failed => MemberState::Failed,
+        RecordState::Removed => MemberState::Removed,
     }
 }

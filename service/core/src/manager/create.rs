@@ -1,45 +1,294 @@
-//! Making an array of devices. The order is such that a crash leaves either nothing that assembles or the whole array:
-//! a configuration marked `creating` first, then the superblocks, then a commit without the mark.
+//! Creation. In this order, each step durable on all devices before the next: what was there before is erased; a
+//! configuration that says "creating" is written; the superblocks are written; the first real configuration is committed.
+//! A crash before the last step leaves something that assembly refuses by name, never half an array.
 
-use std::collections::BTreeSet;
-
-use super::commit::survives;
+use super::task::{Kind, Next};
 use super::{
-    After, Answer, ArraySpec, CommandTag, DeviceInfo, ErrorKind, Layout, ManageError, Manager, Pending, Phase,
-    Severity, Uuid,
+    Answer, ArraySpec, ArrayState, CommandTag, DeviceInfo, ErrorKind, Identity, ManageError, Manager, MemberPlace,
+    Severity, Uuid, refuse,
 };
-use crate::action::IoStatus;
 use crate::ondisk::{
-    Config as Stored, FOREIGN_PROBE, MemberRecord, RecordState, SUPERBLOCK_BYTES, Superblock, encode_config,
+    Corrupt, FOREIGN_PROBE, FailReason, MemberRecord, RecordState, SUPERBLOCK_BYTES, Superblock, encode_config,
     end_copy_offset, extents_of, foreign_signature, layout,
 };
-use crate::units::Tick;
 
-/// What is being waited for.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Step {
-    Head(u16),
-    Tail(u16),
-    Slot(u16),
-    SlotFlush(u16),
-    Super(u16),
-    SuperFlush(u16),
+/// Bytes at a device's end that are erased, so that no old signature is found there.
+const TAIL_ERASED: u64 = 128 << 10;
+/// Parts of a device that are probed.
+const HEAD: u8 = 0;
+const TAIL: u8 = 1;
+
+#[derive(Clone, Copy)]
+enum Phase {
+    Probe,
+    Check,
+    FlushErased,
+    Provisional,
+    FlushProvisional,
+    Superblocks,
+    FlushSuperblocks,
+    Commit,
+    Done,
 }
 
-pub(super) struct Creating {
-    tag: CommandTag,
-    wipe: bool,
-    heads: Vec<Option<Vec<u8>>>,
-    tails: Vec<Option<Vec<u8>>>,
-    outstanding: usize,
-    error: Option<ManageError>,
+pub(super) struct CreateTask {
+    phase: Phase,
+    history: Uuid,
+    spec: ArraySpec,
+    devices: Vec<DeviceInfo>,
 }
 
-fn invalid(message: String) -> ManageError {
-    ManageError { kind: ErrorKind::InvalidArgument, message }
+impl Manager {
+    pub(super) fn begin_create(&mut self, tag: CommandTag, history: Uuid, spec: ArraySpec, devices: Vec<DeviceInfo>) {
+        self.identity.name.clone_from(&spec.name);
+        self.identity.uuid = spec.uuid;
+        self.begin(tag, Kind::Create(Box::new(CreateTask { phase: Phase::Probe, history, spec, devices })));
+    }
+
+    pub(super) fn create_phase(&mut self, t: &mut CreateTask) -> Next {
+        let addresses: Vec<_> = t.devices.iter().map(|d| (d.id, d.address.as_str())).collect();
+        let what = match t.phase {
+            Phase::FlushErased | Phase::Provisional => "it was being erased",
+            _ => "the array was being created",
+        };
+        if let Some(error) = self.task_failure(&addresses, what) {
+            return Next::End(Err(error));
+        }
+        match t.phase {
+            Phase::Probe => {
+                if let Err(e) = check_spec(&t.spec, &t.devices) {
+                    return Next::End(Err(e));
+                }
+                for d in &t.devices {
+                    self.probe(d);
+                }
+                t.phase = Phase::Check;
+            }
+            Phase::Check => {
+                for d in &t.devices {
+                    match self.probed(d) {
+                        Ok(found) if t.spec.wipe || matches!(found, Found::Nothing) => {}
+                        Ok(found) => return Next::End(Err(found.refusal(d))),
+                        Err(e) => return Next::End(Err(e)),
+                    }
+                }
+                if let Err(e) = self.lay_out(t) {
+                    return Next::End(Err(e));
+                }
+                for d in &t.devices {
+                    self.erase(d);
+                }
+                t.phase = Phase::FlushErased;
+            }
+            Phase::FlushErased => {
+                self.flush_all(&t.devices);
+                t.phase = Phase::Provisional;
+            }
+            Phase::Provisional => {
+                self.wanted.generation = 1;
+                let bytes = encode_config(&self.wanted);
+                for d in &t.devices {
+                    self.task_write(d.id, u64::from(SUPERBLOCK_BYTES), bytes.clone());
+                }
+                t.phase = Phase::FlushProvisional;
+            }
+            Phase::FlushProvisional => {
+                self.flush_all(&t.devices);
+                t.phase = Phase::Superblocks;
+            }
+            Phase::Superblocks => {
+                for (m, d) in t.devices.iter().enumerate() {
+                    self.write_superblocks(d, m as u16, t.spec.member_uuids[m]);
+                }
+                t.phase = Phase::FlushSuperblocks;
+            }
+            Phase::FlushSuperblocks => {
+                self.flush_all(&t.devices);
+                t.phase = Phase::Commit;
+            }
+            Phase::Commit => {
+                self.wanted.creating = false;
+                self.wanted.counted = 1;
+                // No volume exists yet, so nothing can be written before the configuration counts.
+                self.state = ArrayState::Running;
+                t.phase = Phase::Done;
+                return Next::Published(self.changed());
+            }
+            Phase::Done => {
+                let message = format!("array '{}' created on {} members", t.spec.name, t.devices.len());
+                self.notice(Severity::Info, "array-created", None, None, message);
+                return Next::End(Ok(Answer::Done));
+            }
+        }
+        Next::Phase
+    }
+
+    /// Derives the layout and the first configuration.
+    fn lay_out(&mut self, t: &CreateTask) -> Result<(), ManageError> {
+        let sizes = || t.devices.iter().map(|d| d.size);
+        let (smallest, largest) = (sizes().min().unwrap_or(0), sizes().max().unwrap_or(0));
+        let (extent, slot_len, data_offset) = layout(smallest, t.spec.extent);
+        for d in &t.devices {
+            if extents_of(d.size, data_offset, extent) == 0 {
+                let needed = data_offset + extent + u64::from(SUPERBLOCK_BYTES);
+                return Err(refuse(
+                    ErrorKind::InvalidArgument,
+                    format!(
+                        "{} has {} bytes, too few for metadata and one extent: at least {needed} are needed. Use a larger device, or \
+                         smaller extents",
+                        d.address, d.size
+                    ),
+                ));
+            }
+        }
+        if smallest != largest {
+            let message = format!(
+                "members differ in size: the smallest has {smallest} bytes, the largest {} more. A volume that spans all \
+                 members uses the smallest size of each",
+                largest - smallest
+            );
+            self.notice(Severity::Warning, "sizes-differ", None, None, message);
+        }
+        self.identity = Identity {
+            name: t.spec.name.clone(),
+            uuid: t.spec.uuid,
+            extent,
+            shards: t.spec.shards,
+            slot_len,
+            data_offset,
+        };
+        let spares_from = t.devices.len() - usize::from(t.spec.spares);
+        self.wanted.array_uuid = t.spec.uuid;
+        self.wanted.begin_history(1, t.history);
+        for (m, d) in t.devices.iter().enumerate() {
+            let state = if m < spares_from { RecordState::Active } else { RecordState::Spare };
+            self.push_member(d.clone(), t.spec.member_uuids[m], state, 1);
+        }
+        if !self.fits(&self.wanted) {
+            return Err(refuse(
+                ErrorKind::InvalidArgument,
+                "so many members' addresses do not fit into the configuration: use fewer members or shorter paths",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Adds a member's record.
+    pub(super) fn push_member(&mut self, device: DeviceInfo, uuid: Uuid, state: RecordState, joined: u64) {
+        self.wanted.members.push(MemberRecord {
+            uuid,
+            state,
+            reason: FailReason::Fine,
+            replaces: None,
+            joined,
+            role: 0,
+            size: device.size,
+            address: clip(&device.address),
+        });
+        // Slot 0 holds what was written before the first commit, if anything was.
+        self.places.push(MemberPlace { device: Some(device), newest_slot: 0, ..MemberPlace::default() });
+    }
+
+    /// Orders the reads that tell what a device carries.
+    pub(super) fn probe(&mut self, d: &DeviceInfo) {
+        self.task_read(d.id, HEAD, 0, head_len(d.size));
+        self.task_read(d.id, TAIL, end_copy_offset(d.size), SUPERBLOCK_BYTES);
+    }
+
+    /// What the reads of [`Manager::probe`] found.
+    pub(super) fn probed(&mut self, d: &DeviceInfo) -> Result<Found, ManageError> {
+        let head = self.task_io.take_read(d.id, HEAD);
+        let tail = self.task_io.take_read(d.id, TAIL);
+        let (Ok(head), Ok(tail)) = (head, tail) else {
+            return Err(refuse(
+                ErrorKind::Device,
+                format!("{} cannot be read; check the device and try again", d.address),
+            ));
+        };
+        for copy in [&head, &tail] {
+            match Superblock::decode(copy) {
+                Ok(sb) => return Ok(Found::Member(Box::new(sb))),
+                Err(Corrupt::NoMagic) => {}
+                Err(_) => return Ok(Found::Other("a damaged or newer raidd superblock")),
+            }
+        }
+        Ok(foreign_signature(&head, &tail).map_or(Found::Nothing, Found::Other))
+    }
+
+    /// Erases what a device carries where signatures, superblocks and configurations are looked for.
+    pub(super) fn erase(&mut self, d: &DeviceInfo) {
+        let end = end_copy_offset(d.size) + u64::from(SUPERBLOCK_BYTES);
+        let head = self.identity.data_offset;
+        self.task_zero(d.id, 0, head);
+        let tail = end.saturating_sub(TAIL_ERASED).max(head);
+        self.task_zero(d.id, tail, end - tail);
+    }
+
+    pub(super) fn write_superblocks(&mut self, d: &DeviceInfo, member: u16, uuid: Uuid) {
+        let bytes = self.superblock(member, uuid, d.size).encode();
+        self.task_write(d.id, end_copy_offset(d.size), bytes.clone());
+        self.task_write(d.id, 0, bytes);
+    }
+
+    fn superblock(&self, member: u16, member_uuid: Uuid, size: u64) -> Superblock {
+        Superblock {
+            compat: 0,
+            array_uuid: self.identity.uuid,
+            array_name: self.identity.name.clone(),
+            member_uuid,
+            member,
+            shards: self.identity.shards,
+            size,
+            extent: self.identity.extent,
+            slot_offset: u64::from(SUPERBLOCK_BYTES),
+            slot_len: self.identity.slot_len,
+            data_offset: self.identity.data_offset,
+        }
+    }
+
+    pub(super) fn flush_all(&mut self, devices: &[DeviceInfo]) {
+        for d in devices {
+            self.task_flush(d.id);
+        }
+    }
 }
 
-/// A name for arrays and volumes: short, and safe in paths and on command lines.
+/// What a device carries.
+pub(super) enum Found {
+    Nothing,
+    Member(Box<Superblock>),
+    Other(&'static str),
+}
+
+impl Found {
+    /// Why the device is not taken without `wipe`.
+    pub(super) fn refusal(&self, d: &DeviceInfo) -> ManageError {
+        let what = match self {
+            Found::Nothing => "nothing".into(),
+            Found::Member(sb) => format!("a member of the raidd array '{}'", sb.array_name),
+            Found::Other(what) => (*what).to_string(),
+        };
+        refuse(
+            ErrorKind::FailedPrecondition,
+            format!("{} carries {what}; nothing was changed. If its data may go, say --wipe", d.address),
+        )
+    }
+}
+
+fn head_len(size: u64) -> u32 {
+    u64::from(FOREIGN_PROBE).min(size / 4096 * 4096) as u32
+}
+
+/// An address hint as it fits on disk.
+fn clip(address: &str) -> String {
+    let mut end = address.len().min(1024);
+    while !address.is_char_boundary(end) {
+        end -= 1;
+    }
+    address[..end].to_string()
+}
+
+/// Names are parts of resource names, paths and NQNs, so they are plain.
 pub(super) fn check_name(what: &str, name: &str) -> Result<(), ManageError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty()
@@ -48,299 +297,62 @@ pub(super) fn check_name(what: &str, name: &str) -> Result<(), ManageError> {
         || !name.starts_with(|c: char| c.is_ascii_alphanumeric())
     {
         let shown: String = name.chars().take(80).collect();
-        return Err(invalid(format!(
-            "'{}' is no name for {what}: use 1 to 63 letters, digits, '-', '_' or '.', beginning with a letter or digit",
-            shown.escape_default()
-        )));
+        return Err(refuse(
+            ErrorKind::InvalidArgument,
+            format!(
+                "'{}' is no name for {what}: use 1 to 63 letters, digits, '-', '_' or '.', beginning with a letter or digit",
+                shown.escape_default()
+            ),
+        ));
     }
     Ok(())
 }
 
-impl Manager {
-    /// Makes an array of the devices, in their order. Answered by [`super::ManagerAction::Reply`] with `tag`: `Done`, or
-    /// why not; a refusal ends the manager. `history` is a fresh random UUID.
-    pub fn create(
-        now: Tick,
-        config: super::Config,
-        tag: CommandTag,
-        history: Uuid,
-        spec: ArraySpec,
-        devices: Vec<DeviceInfo>,
-    ) -> Manager {
-        let name = spec.name.clone();
-        let mut manager = Manager::begin_create(now, tag, spec, devices, history)
-            .unwrap_or_else(|e| Manager::refused(now, tag, name, e));
-        manager.tuning = config;
-        manager
+/// What can be refused before any device is read.
+fn check_spec(spec: &ArraySpec, devices: &[DeviceInfo]) -> Result<(), ManageError> {
+    let invalid = |message: String| Err(refuse(ErrorKind::InvalidArgument, message));
+    check_name("an array", &spec.name)?;
+    if usize::from(spec.spares) >= devices.len() {
+        return invalid(format!(
+            "too few members: {} devices of which {} are spares; at least one must be no spare",
+            devices.len(),
+            spec.spares
+        ));
     }
-
-    fn begin_create(
-        now: Tick,
-        tag: CommandTag,
-        spec: ArraySpec,
-        devices: Vec<DeviceInfo>,
-        history: Uuid,
-    ) -> Result<Manager, ManageError> {
-        check_name("an array", &spec.name)?;
-        let active = devices.len().saturating_sub(usize::from(spec.spares));
-        if active == 0 {
-            return Err(invalid(format!(
-                "array '{}' needs at least one member that is not a spare; {} devices and {} spares were given",
-                spec.name,
-                devices.len(),
-                spec.spares
-            )));
-        }
-        if spec.member_uuids.len() != devices.len() || devices.len() > 512 {
-            return Err(invalid("an array takes at most 512 members, each with a UUID of its own".to_string()));
-        }
-        if !(1..=1024).contains(&spec.shards) {
-            return Err(invalid(format!("{} shards: give 1 to 1024", spec.shards)));
-        }
-        if spec.extent.is_some_and(|e| !e.is_power_of_two() || !(1 << 20..=1 << 40).contains(&e)) {
-            return Err(invalid("an extent is a power of two from 1 MiB to 1 TiB".to_string()));
-        }
-        let mut seen = BTreeSet::new();
-        if let Some(twice) = devices.iter().find(|d| !seen.insert(d.id)) {
-            return Err(invalid(format!("{} was named twice: a device can be a member only once", twice.address)));
-        }
-        let smallest = devices.iter().map(|d| d.size).min().unwrap_or(0);
-        let (extent, slot_len, data_offset) = layout(smallest, spec.extent);
-        if let Some(small) = devices.iter().find(|d| extents_of(d.size, data_offset, extent) == 0) {
-            return Err(invalid(format!(
-                "{} has {} bytes, too few for metadata and one extent: at least {} are needed",
-                small.address,
-                small.size,
-                data_offset + extent + u64::from(SUPERBLOCK_BYTES)
-            )));
-        }
-        let members = devices
-            .iter()
-            .enumerate()
-            .map(|(i, d)| MemberRecord {
-                uuid: spec.member_uuids[i],
-                state: if i < active { RecordState::Active } else { RecordState::Spare },
-                role: 0,
-                size: d.size,
-                address: d.address.clone(),
-            })
-            .collect();
-        let config = Stored {
-            generation: 1,
-            array_uuid: spec.uuid,
-            creating: true,
-            history: vec![(1, history)],
-            members,
-            volumes: Vec::new(),
-            next_volume: 0,
-        };
-        let creating = Creating {
-            tag,
-            wipe: spec.wipe,
-            heads: vec![None; devices.len()],
-            tails: vec![None; devices.len()],
-            outstanding: devices.len() * 2,
-            error: None,
-        };
-        let layout = Layout { extent, slot_len, data_offset, shards: spec.shards };
-        let mut m = Manager::blank(now, spec.name, layout, config, Phase::Creating(creating));
-        for device in devices {
-            let (i, id, size) = (m.devices.len() as u16, device.id, device.size);
-            m.push_member(Some(device), "");
-            m.read(Pending::Create(Step::Head(i)), id, 0, FOREIGN_PROBE);
-            m.read(Pending::Create(Step::Tail(i)), id, end_copy_offset(size), SUPERBLOCK_BYTES);
-        }
-        Ok(m)
+    if spec.shards == 0 {
+        return invalid("an array has at least one shard; 16 is usual".into());
     }
-
-    fn creating(&mut self) -> Option<&mut Creating> {
-        match &mut self.phase {
-            Phase::Creating(c) => Some(c),
-            _ => None,
+    if let Some(e) = spec.extent
+        && !(e.is_power_of_two() && (1 << 20..=1 << 40).contains(&e))
+    {
+        return invalid(format!("an extent is a power of two from 1 MiB to 1 TiB, not {e} bytes"));
+    }
+    if spec.member_uuids.len() != devices.len() {
+        return invalid(format!("{} member UUIDs for {} devices", spec.member_uuids.len(), devices.len()));
+    }
+    check_distinct(devices)?;
+    let mut uuids = spec.member_uuids.clone();
+    uuids.sort_unstable();
+    if uuids.windows(2).any(|w| w[0] == w[1]) {
+        return invalid("two members have the same UUID".into());
+    }
+    for d in devices {
+        if d.size < 2 * u64::from(FOREIGN_PROBE) {
+            return invalid(format!("{} has {} bytes, too few for a member", d.address, d.size));
         }
     }
-
-    pub(super) fn create_read(&mut self, step: Step, result: Result<Vec<u8>, IoStatus>) {
-        let (Step::Head(member) | Step::Tail(member)) = step else { return };
-        let address = self.config.members[member as usize].address.clone();
-        let name = self.name.clone();
-        let Some(c) = self.creating() else { return };
-        c.outstanding -= 1;
-        match (result, step) {
-            (Ok(bytes), Step::Head(_)) => c.heads[member as usize] = Some(bytes),
-            (Ok(bytes), _) => c.tails[member as usize] = Some(bytes),
-            (Err(e), _) => {
-                let text = super::failure_text(e);
-                c.error.get_or_insert(ManageError {
-                    kind: ErrorKind::Device,
-                    message: format!("{address} cannot be read ({text}): array '{name}' was not created"),
-                });
-            }
-        }
-        if c.outstanding > 0 {
-            return;
-        }
-        if !c.wipe && c.error.is_none() {
-            let all = c.heads.iter().flatten().zip(c.tails.iter().flatten());
-            let found = all.enumerate().find_map(|(i, (h, t))| carried(h, t).map(|what| (i, what)));
-            if let Some((i, what)) = found {
-                let address = self.config.members[i].address.clone();
-                let message = format!("{address} carries {what}: give --wipe to overwrite it, or name another device");
-                return self.create_failed(ManageError { kind: ErrorKind::FailedPrecondition, message });
-            }
-        }
-        if let Some(error) = self.creating().and_then(|c| c.error.take()) {
-            return self.create_failed(error);
-        }
-        self.report_sizes();
-        self.create_slots();
-    }
-
-    fn report_sizes(&mut self) {
-        let sizes: Vec<u64> = self.config.members.iter().map(|m| m.size).collect();
-        let (least, most) = (sizes.iter().min().copied().unwrap_or(0), sizes.iter().max().copied().unwrap_or(0));
-        let extents = |s: u64| extents_of(s, self.layout.data_offset, self.layout.extent);
-        if extents(least) != extents(most) {
-            let text = format!(
-                "the members of array '{}' differ in size, from {least} to {most} bytes: a volume over all members can use {} extents of each, {} of the largest stay free",
-                self.name,
-                extents(least),
-                extents(most) - extents(least)
-            );
-            self.notice(Severity::Warning, "sizes-differ", None, None, text);
-        }
-    }
-
-    /// First the configuration, marked as unfinished, and no superblock that would lead to it.
-    fn create_slots(&mut self) {
-        let bytes = encode_config(&self.config);
-        let blank = vec![0u8; SUPERBLOCK_BYTES as usize];
-        let targets: Vec<_> = self.devices.iter().flatten().map(|d| (d.id, d.size)).collect();
-        if let Some(c) = self.creating() {
-            c.outstanding = targets.len() * 4;
-        }
-        for (i, (device, size)) in targets.into_iter().enumerate() {
-            let step = Step::Slot(i as u16);
-            // Generation 1 goes to slot 1; slot 0 and both superblocks lose what an earlier array left there.
-            let slot = u64::from(SUPERBLOCK_BYTES);
-            self.write(Pending::Create(step), device, 0, blank.clone());
-            self.write(Pending::Create(step), device, end_copy_offset(size), blank.clone());
-            self.write(Pending::Create(step), device, slot, blank.clone());
-            self.write(Pending::Create(step), device, slot + u64::from(self.layout.slot_len), bytes.clone());
-        }
-    }
-
-    pub(super) fn create_done(&mut self, step: Step, status: IoStatus) {
-        let (Step::Slot(member)
-        | Step::SlotFlush(member)
-        | Step::Super(member)
-        | Step::SuperFlush(member)
-        | Step::Head(member)
-        | Step::Tail(member)) = step;
-        let address = self.config.members[member as usize].address.clone();
-        let name = self.name.clone();
-        let Some(c) = self.creating() else { return };
-        c.outstanding -= 1;
-        if status != IoStatus::Ok {
-            let text = super::failure_text(status);
-            c.error.get_or_insert(ManageError {
-                kind: ErrorKind::Device,
-                message: format!("{address} cannot be written to ({text}): array '{name}' was not created"),
-            });
-        }
-        if c.outstanding > 0 {
-            return;
-        }
-        if let Some(error) = c.error.take() {
-            return self.create_failed(error);
-        }
-        match step {
-            Step::Slot(_) => self.create_flush(Step::SlotFlush),
-            Step::SlotFlush(_) => self.create_superblocks(),
-            Step::Super(_) => self.create_flush(Step::SuperFlush),
-            _ => self.create_finish(),
-        }
-    }
-
-    fn create_flush(&mut self, step: fn(u16) -> Step) {
-        let targets: Vec<_> = self.devices.iter().flatten().map(|d| d.id).collect();
-        if let Some(c) = self.creating() {
-            c.outstanding = targets.len();
-        }
-        for (i, device) in targets.into_iter().enumerate() {
-            self.flush(Pending::Create(step(i as u16)), device);
-        }
-    }
-
-    /// The superblock of a member of this array.
-    pub(super) fn superblock(&self, member: u16) -> Superblock {
-        let record = &self.config.members[member as usize];
-        Superblock {
-            compat: 0,
-            array_uuid: self.config.array_uuid,
-            array_name: self.name.clone(),
-            member_uuid: record.uuid,
-            member,
-            shards: self.layout.shards,
-            size: record.size,
-            extent: self.layout.extent,
-            slot_offset: u64::from(SUPERBLOCK_BYTES),
-            slot_len: self.layout.slot_len,
-            data_offset: self.layout.data_offset,
-        }
-    }
-
-    fn create_superblocks(&mut self) {
-        let targets: Vec<_> = self.devices.iter().flatten().map(|d| (d.id, d.size)).collect();
-        if let Some(c) = self.creating() {
-            c.outstanding = targets.len() * 2;
-        }
-        for (i, (device, size)) in targets.into_iter().enumerate() {
-            let bytes = self.superblock(i as u16).encode();
-            self.write(Pending::Create(Step::Super(i as u16)), device, 0, bytes.clone());
-            self.write(Pending::Create(Step::Super(i as u16)), device, end_copy_offset(size), bytes);
-        }
-    }
-
-    fn create_finish(&mut self) {
-        let Some(tag) = self.creating().map(|c| c.tag) else { return };
-        self.config.creating = false;
-        self.phase = Phase::Running;
-        let text = format!("array '{}' was created with {} members", self.name, self.config.members.len());
-        self.notice(Severity::Info, "array-created", None, None, text);
-        self.commit(Some(After::Reply(tag, Answer::Done)));
-    }
-
-    fn create_failed(&mut self, error: ManageError) {
-        let Some(tag) = self.creating().map(|c| c.tag) else { return };
-        self.phase = Phase::Over;
-        self.refuse(tag, error.kind, error.message);
-    }
-
-    /// Whether every volume survives the loss of `member` too.
-    pub(super) fn survives_without(&self, member: u16) -> bool {
-        self.config.volumes.iter().all(|v| {
-            v.groups.iter().all(|g| {
-                let readable: Vec<bool> = g
-                    .slots
-                    .iter()
-                    .map(|s| s.member != member && self.live_state(s.member, s.state) == crate::view::SlotState::InSync)
-                    .collect();
-                survives(&v.geometry, &readable)
-            })
-        })
-    }
+    Ok(())
 }
 
-/// What a device carries, in words.
-pub(super) fn carried(head: &[u8], tail: &[u8]) -> Option<String> {
-    for copy in [head, tail] {
-        if let Ok(sb) = Superblock::decode(copy) {
-            return Some(format!("a superblock of the raidd array '{}'", sb.array_name));
+/// No device twice.
+pub(super) fn check_distinct(devices: &[DeviceInfo]) -> Result<(), ManageError> {
+    for (i, d) in devices.iter().enumerate() {
+        if devices[..i].iter().any(|o| o.id == d.id || o.address == d.address) {
+            return Err(refuse(
+                ErrorKind::InvalidArgument,
+                format!("{} is given twice; name each device once", d.address),
+            ));
         }
     }
-    if head.get(..8) == Some(b"RAIDDSB1") || tail.get(..8) == Some(b"RAIDDSB1") {
-        return Some("a damaged superblock of a raidd array".to_string());
-    }
-    foreign_signature(head, tail).map(str::to_string)
+    Ok(())
 }

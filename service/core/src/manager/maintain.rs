@@ -1,294 +1,544 @@
-//! Long work: rebuild and resync, one job at a time, group by group, each finished group committed.
+//! Rebuild and resync, one group at a time. A pass over a group is: slots get their targets (committed, published); every
+//! stripe is ordered from the engines, a few at a time; the members that were written are flushed; the slots become
+//! `InSync`, or the group `synced` (committed). The state on disk is the progress: after a restart the pass begins again
+//! at the group where it stood. Rebuilds go before resyncs, because a lost member is the nearer danger.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::redundancy::{Used, degraded, has_parity, in_sync, viable};
 use super::{
-    After, Answer, CommandTag, ErrorKind, Manager, ManagerAction, OperationKind, OperationState, OperationStatus,
-    Pending, Phase, Severity,
+    Answer, ArrayState, CommandTag, ErrorKind, Manager, ManagerAction, OperationKind, OperationState, OperationStatus,
+    Pending, Severity, reason_of, refuse,
 };
-use crate::action::{ReqStatus, VolumeId};
+use crate::action::{IoStatus, MemberId, ReqStatus, VolumeId};
 use crate::geometry::Geometry;
-use crate::ondisk::RecordState;
+use crate::ondisk::{GroupRecord, RecordState, SlotRecord, VolumeRecord};
 use crate::view::SlotState;
 
-/// Operations that are remembered after their end.
-const REMEMBERED: usize = 64;
+/// Ended operations that are remembered.
+const HISTORY: usize = 32;
 
-/// A job that is under way.
-pub(super) struct Job {
-    operation: u64,
-    kind: OperationKind,
-    /// Groups to do: volume number and group index, those with least redundancy first.
-    queue: VecDeque<(u32, u32)>,
-    group: Option<Group>,
-    /// The view that it relies on has been published.
-    ready: bool,
-    incomplete: u64,
+/// Where a pass stands.
+enum Stage {
+    /// The view with this number must be out first.
+    Preparing(u64),
+    /// Stripes from `next` on are still to be ordered.
+    Running { next: u32, in_flight: u32, failed: Option<ReqStatus> },
+    /// What was written is being made durable.
+    Flushing { outstanding: usize, failed: Vec<(MemberId, IoStatus)> },
 }
 
-struct Group {
+/// One group's rebuild or resync.
+struct Pass {
+    number: u64,
+    operation: u64,
     volume: u32,
-    index: u32,
+    group: u32,
     stripes: u32,
-    next: u32,
-    in_flight: u32,
-    failed: u64,
+    /// Data bytes of a stripe.
+    stripe_bytes: u64,
+    /// Slot index and member of each target; empty for a resync.
+    targets: Vec<(usize, u16)>,
+    stage: Stage,
+}
+
+impl Pass {
+    fn rebuild(&self) -> bool {
+        !self.targets.is_empty()
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Maintenance {
+    pub operations: Vec<OperationStatus>,
+    last_operation: u64,
+    pass: Option<Pass>,
+    last_pass: u64,
+    /// Groups that could not be finished, until a member is added or the array is assembled again.
+    blocked: BTreeMap<(u32, u32), String>,
+    /// Given up by command.
+    rebuild_held: bool,
+    resync_held: BTreeSet<u32>,
+    /// The configuration was searched for work at this sequence number.
+    scanned: Option<u64>,
+}
+
+impl Maintenance {
+    pub fn next_operation(&mut self) -> u64 {
+        let ended = self.operations.iter().filter(|o| o.state != OperationState::Running).count();
+        if ended > HISTORY
+            && let Some(oldest) = self.operations.iter().position(|o| o.state != OperationState::Running)
+        {
+            self.operations.remove(oldest);
+        }
+        self.last_operation += 1;
+        self.last_operation
+    }
+
+    /// Something has changed that makes it worthwhile to try again what was given up.
+    pub fn resume(&mut self) {
+        self.rebuild_held = false;
+        self.blocked.clear();
+        self.scanned = None;
+    }
+
+    /// Stops ordering; answers that are still to come are ignored.
+    pub fn abort(&mut self) {
+        self.pass = None;
+        self.scanned = None;
+    }
+
+    pub fn running(&self, kind: OperationKind) -> Option<&OperationStatus> {
+        self.operations.iter().find(|o| o.kind == kind && o.state == OperationState::Running)
+    }
+
+    fn operation(&mut self, id: u64) -> Option<&mut OperationStatus> {
+        self.operations.iter_mut().find(|o| o.id == id)
+    }
+}
+
+/// A group's rebuild can be tried: its data is there, and what is missing can be computed.
+fn can_rebuild(volume: &VolumeRecord, group: &GroupRecord) -> bool {
+    let level = volume.geometry.level;
+    degraded(group) && viable(level, &group.slots, in_sync) && (group.synced || !has_parity(level))
+}
+
+/// A group's redundancy can be made to match: parity needs all data, copies just one.
+fn can_resync(volume: &VolumeRecord, group: &GroupRecord) -> bool {
+    let level = volume.geometry.level;
+    !group.synced && viable(level, &group.slots, in_sync) && !(has_parity(level) && degraded(group))
 }
 
 impl Manager {
-    /// Begins what the state calls for, if nothing is under way: a rebuild before a resync.
-    pub(super) fn schedule(&mut self) {
-        if self.job.is_some() || !matches!(self.phase, Phase::Running) || self.commit_wanted {
-            return;
+    pub(super) fn step_maintenance(&mut self) -> bool {
+        if self.state != ArrayState::Running {
+            return false;
         }
-        let fresh = self.assign_spares();
-        let rebuild = self.groups_where(|slots, _| slots.contains(&SlotState::Rebuilding));
-        let resync = self.groups_where(|slots, synced| !synced && !slots.contains(&SlotState::Missing));
-        if !rebuild.is_empty() {
-            self.begin(OperationKind::Rebuild, rebuild, fresh);
-        } else if !resync.is_empty() {
-            self.begin(OperationKind::Resync, resync, fresh);
-        } else if fresh {
-            self.commit(None);
-        }
-    }
-
-    fn groups_where(&self, wanted: impl Fn(&[SlotState], bool) -> bool) -> Vec<(usize, u32, u32)> {
-        let mut out = Vec::new();
-        for v in &self.config.volumes {
-            for (i, g) in v.groups.iter().enumerate() {
-                let states: Vec<SlotState> = g.slots.iter().map(|s| self.live_state(s.member, s.state)).collect();
-                if wanted(&states, g.synced) && self.alive(&v.geometry, g) {
-                    let readable = states.iter().filter(|s| **s == SlotState::InSync).count();
-                    out.push((readable, v.id, i as u32));
+        let Some(mut pass) = self.maintenance.pass.take() else { return self.next_pass() };
+        match &mut pass.stage {
+            Stage::Preparing(sequence) if *sequence <= self.published => {
+                pass.stage = Stage::Running { next: 0, in_flight: 0, failed: None };
+            }
+            Stage::Running { next, in_flight, failed: None }
+                if *next < pass.stripes && *in_flight < self.config.window =>
+            {
+                let tag = self.tag(Pending::Stripe(pass.number));
+                self.actions.push_back(ManagerAction::Maintain {
+                    tag,
+                    volume: VolumeId(pass.volume),
+                    group: pass.group,
+                    stripe: *next,
+                    rebuild: !pass.targets.is_empty(),
+                });
+                *next += 1;
+                *in_flight += 1;
+            }
+            Stage::Running { in_flight: 0, failed: Some(status), .. } => {
+                let status = *status;
+                self.block(&pass, status);
+                return true;
+            }
+            Stage::Running { in_flight: 0, failed: None, .. } => self.flush_pass(&mut pass),
+            Stage::Flushing { outstanding: 0, failed } => {
+                if failed.is_empty() {
+                    self.finish_pass(&pass);
+                } else {
+                    for (member, status) in std::mem::take(failed) {
+                        self.fail_member(member.0, reason_of(status));
+                    }
                 }
+                self.maintenance.scanned = None;
+                return true;
+            }
+            _ => {
+                self.maintenance.pass = Some(pass);
+                return false;
             }
         }
-        out.sort_unstable();
+        self.maintenance.pass = Some(pass);
+        true
+    }
+
+    /// Looks for a group that needs work; ends operations that have none left.
+    fn next_pass(&mut self) -> bool {
+        if self.maintenance.scanned == Some(self.sequence) {
+            return false;
+        }
+        if !self.maintenance.rebuild_held && self.next_rebuild() {
+            return true;
+        }
+        if self.next_resync() {
+            return true;
+        }
+        // What is left has been changed but may not count yet: an operation ends when it does.
+        if self.published < self.sequence {
+            return false;
+        }
+        self.maintenance.scanned = Some(self.sequence);
+        self.end_operations();
+        self.retire_replaced()
+    }
+
+    fn group(&mut self, volume: u32, group: u32) -> Option<&mut GroupRecord> {
+        let volume = self.wanted.volumes.iter_mut().find(|v| v.id == volume)?;
+        volume.groups.get_mut(group as usize)
+    }
+
+    fn next_rebuild(&mut self) -> bool {
+        let blocked = &self.maintenance.blocked;
+        let todo: Vec<(u32, u32, Geometry)> = self
+            .wanted
+            .volumes
+            .iter()
+            .flat_map(|v| v.groups.iter().enumerate().map(move |(g, group)| (v, g as u32, group)))
+            .filter(|(v, g, group)| can_rebuild(v, group) && !blocked.contains_key(&(v.id, *g)))
+            .map(|(v, g, _)| (v.id, g, v.geometry))
+            .collect();
+        if todo.is_empty() {
+            return false;
+        }
+        let used = self.used_extents();
+        let free: Vec<u32> = (0..self.wanted.members.len() as u16).map(|m| used.free(m)).collect();
+        let feasible: Vec<_> =
+            todo.into_iter().filter(|(v, g, _)| !self.targets(*v, *g, &used, &free).is_empty()).collect();
+        let Some(&(volume, group, geometry)) = feasible.first() else { return false };
+        let remaining: u64 = feasible.iter().map(|(.., g)| g.group_bytes()).sum();
+        let targets = self.targets(volume, group, &used, &free);
+        let lost = self.source_of(volume, group, targets[0].0);
+        let operation = self.operation_for(OperationKind::Rebuild, None, lost, remaining);
+        let mut changed = false;
+        for &(slot, member, extent) in &targets {
+            let Some(old) = self.group(volume, group).map(|g| g.slots[slot]) else { return false };
+            let record = &mut self.wanted.members[usize::from(member)];
+            if record.state == RecordState::Spare {
+                record.state = RecordState::Active;
+                // The other slots of the lost member go the same way.
+                record.replaces = record.replaces.or(Some(old.member));
+                changed = true;
+            }
+            let new = SlotRecord { member, extent, state: SlotState::Rebuilding };
+            if old != new
+                && let Some(g) = self.group(volume, group)
+            {
+                g.slots[slot] = new;
+                changed = true;
+            }
+        }
+        if changed {
+            self.changed();
+        }
+        self.start_pass(operation, volume, group, geometry, targets.iter().map(|(s, m, _)| (*s, *m)).collect());
+        true
+    }
+
+    fn start_pass(&mut self, operation: u64, volume: u32, group: u32, geometry: Geometry, targets: Vec<(usize, u16)>) {
+        self.maintenance.last_pass += 1;
+        self.maintenance.pass = Some(Pass {
+            number: self.maintenance.last_pass,
+            operation,
+            volume,
+            group,
+            stripes: geometry.stripes(),
+            stripe_bytes: geometry.stripe_bytes(),
+            targets,
+            stage: Stage::Preparing(self.sequence),
+        });
+    }
+
+    /// The member that a slot's rebuild is for, as messages and operations name it.
+    fn source_of(&self, volume: u32, group: u32, slot: usize) -> Option<MemberId> {
+        let volume = self.wanted.volumes.iter().find(|v| v.id == volume)?;
+        let member = volume.groups.get(group as usize)?.slots.get(slot)?.member;
+        Some(MemberId(self.wanted.members[usize::from(member)].replaces.unwrap_or(member)))
+    }
+
+    /// Slot, member and extent for each slot of the group that can be rebuilt now.
+    fn targets(&self, volume: u32, group: u32, used: &Used, free: &[u32]) -> Vec<(usize, u16, u32)> {
+        let Some(volume) = self.wanted.volumes.iter().find(|v| v.id == volume) else { return Vec::new() };
+        let slots = &volume.groups[group as usize].slots;
+        let mut in_group: Vec<u16> = slots.iter().map(|s| s.member).collect();
+        let mut out = Vec::new();
+        for (i, slot) in slots.iter().enumerate().filter(|(_, s)| !in_sync(s)) {
+            if self.live_device(slot.member).is_some() {
+                out.push((i, slot.member, slot.extent));
+                continue;
+            }
+            let able = |m: u16| self.live_device(m).is_some() && free[usize::from(m)] > 0 && !in_group.contains(&m);
+            let all = || (0..self.wanted.members.len() as u16).filter(|m| able(*m));
+            let record = |m: u16| &self.wanted.members[usize::from(m)];
+            let chosen = all()
+                .find(|m| record(*m).replaces == Some(slot.member))
+                .or_else(|| all().find(|m| self.is_free_spare(*m)))
+                .or_else(|| {
+                    // Free extents of the others are the distributed spare.
+                    all()
+                        .filter(|m| record(*m).state == RecordState::Active)
+                        .max_by_key(|m| (free[usize::from(*m)], std::cmp::Reverse(*m)))
+                });
+            if let Some(member) = chosen
+                && let Some(extent) = used.first_free(member, 0)
+            {
+                in_group.push(member);
+                out.push((i, member, extent));
+            }
+        }
         out
     }
 
-    /// Gives missing slots an extent on a spare, or on a member with room that the group does not use yet. True if any
-    /// slot changed, so that a commit is needed before the work.
-    fn assign_spares(&mut self) -> bool {
-        let missing = self
-            .config
-            .volumes
-            .iter()
-            .flat_map(|v| &v.groups)
-            .flat_map(|g| &g.slots)
-            .any(|s| s.state == SlotState::Missing);
-        if !missing {
-            return false;
-        }
-        let mut used = self.used_extents();
-        let able: Vec<bool> = (0..self.config.members.len() as u16).map(|m| self.usable(m)).collect();
-        let mut changed = false;
-        let mut promoted = Vec::new();
-        for g in self.config.volumes.iter_mut().flat_map(|v| &mut v.groups) {
-            for i in 0..g.slots.len() {
-                if g.slots[i].state != SlotState::Missing {
-                    continue;
-                }
-                let free = |m: usize| used[m].iter().filter(|u| !**u).count();
-                let best = (0..able.len())
-                    .filter(|m| able[*m] && free(*m) > 0)
-                    .filter(|m| !g.slots.iter().any(|s| usize::from(s.member) == *m && s.state != SlotState::Missing))
-                    .max_by_key(|m| (free(*m), std::cmp::Reverse(*m)));
-                let Some(m) = best else { continue };
-                let extent = used[m].iter().position(|u| !*u).expect("it has a free one");
-                used[m][extent] = true;
-                g.slots[i].member = m as u16;
-                g.slots[i].extent = extent as u32;
-                g.slots[i].state = SlotState::Rebuilding;
-                changed = true;
-                promoted.push(m);
+    fn next_resync(&mut self) -> bool {
+        for v in &self.wanted.volumes {
+            if self.maintenance.resync_held.contains(&v.id) {
+                continue;
             }
+            let todo = |(g, group): &(usize, &GroupRecord)| {
+                can_resync(v, group) && !self.maintenance.blocked.contains_key(&(v.id, *g as u32))
+            };
+            let mut groups = v.groups.iter().enumerate().filter(todo);
+            let Some((first, _)) = groups.next() else { continue };
+            let geometry = v.geometry;
+            let remaining = (1 + groups.count() as u64) * geometry.group_bytes();
+            let volume = v.id;
+            let operation = self.operation_for(OperationKind::Resync, Some(VolumeId(volume)), None, remaining);
+            self.start_pass(operation, volume, first as u32, geometry, Vec::new());
+            return true;
         }
-        for m in promoted {
-            if self.config.members[m].state == RecordState::Spare {
-                self.config.members[m].state = RecordState::Active;
-            }
-        }
-        changed
+        false
     }
 
-    fn begin(&mut self, kind: OperationKind, groups: Vec<(usize, u32, u32)>, fresh: bool) {
-        let id = self.next_operation;
-        self.next_operation += 1;
-        let total = groups.iter().map(|(_, v, _)| self.geometry(*v).map_or(0, |g| g.group_bytes())).sum();
-        while self.operations.len() >= REMEMBERED {
-            self.operations.remove(0);
+    /// The running operation of this kind, or a new one.
+    fn operation_for(
+        &mut self,
+        kind: OperationKind,
+        volume: Option<VolumeId>,
+        member: Option<MemberId>,
+        remaining: u64,
+    ) -> u64 {
+        let running = self
+            .maintenance
+            .operations
+            .iter_mut()
+            .find(|o| o.kind == kind && o.volume == volume && o.state == OperationState::Running);
+        if let Some(o) = running {
+            o.total = o.done + remaining;
+            return o.id;
         }
-        self.operations.push(OperationStatus {
+        let id = self.maintenance.next_operation();
+        let (what, code) = match kind {
+            OperationKind::Rebuild => ("rebuild", "rebuild-began"),
+            _ => ("resync", "resync-began"),
+        };
+        self.maintenance.operations.push(OperationStatus {
             id,
             kind,
             state: OperationState::Running,
             reason: String::new(),
-            volume: groups.first().filter(|_| kind == OperationKind::Resync).map(|g| VolumeId(g.1)),
-            member: self.rebuilt_member().filter(|_| kind == OperationKind::Rebuild),
+            volume,
+            member,
             done: 0,
-            total,
+            total: remaining,
         });
-        let queue = groups.into_iter().map(|(_, v, g)| (v, g)).collect();
-        self.job = Some(Job { operation: id, kind, queue, group: None, ready: !fresh, incomplete: 0 });
-        let (code, what) = match kind {
-            OperationKind::Rebuild => ("rebuild-began", "a rebuild"),
-            OperationKind::Resync | OperationKind::Create => ("resync-began", "a resync"),
+        let message = format!("{what} began, operation {id}: {remaining} bytes");
+        self.notice(Severity::Info, code, member, volume, message);
+        id
+    }
+
+    pub(super) fn stripe_done(&mut self, number: u64, status: ReqStatus) {
+        let Some(pass) = self.maintenance.pass.as_mut().filter(|p| p.number == number) else { return };
+        let Stage::Running { in_flight, failed, .. } = &mut pass.stage else { return };
+        *in_flight -= 1;
+        if status == ReqStatus::Ok {
+            let (id, bytes) = (pass.operation, pass.stripe_bytes);
+            if let Some(o) = self.maintenance.operation(id) {
+                o.done += bytes;
+            }
+        } else {
+            *failed = Some(status);
+        }
+    }
+
+    /// A stripe could not be done: the group stays as it is, the others go on.
+    fn block(&mut self, pass: &Pass, status: ReqStatus) {
+        let what = if pass.rebuild() { "rebuilt" } else { "resynced" };
+        let why = match status {
+            ReqStatus::Unrecoverable => "blocks of other members cannot be read",
+            ReqStatus::WriteFault => "a member could not be written",
+            ReqStatus::Offline | ReqStatus::Aborted => "the volume is offline",
+            _ => "the engine refused it",
         };
-        let text = format!("{what} of array '{}' began: operation {id}, {total} bytes of data", self.name);
-        self.notice(Severity::Info, code, None, None, text);
-        if fresh {
-            self.commit(Some(After::Run(id)));
-        }
+        let volume = VolumeId(pass.volume);
+        let message = format!("group {} of {} could not be {what}: {why}", pass.group, self.volume_name(volume));
+        self.maintenance.blocked.insert((pass.volume, pass.group), message.clone());
+        self.maintenance.scanned = None;
+        self.notice(Severity::Error, "group-blocked", None, Some(volume), message);
     }
 
-    fn rebuilt_member(&self) -> Option<crate::action::MemberId> {
-        let slots = self.config.volumes.iter().flat_map(|v| &v.groups).flat_map(|g| &g.slots);
-        slots.into_iter().find(|s| s.state == SlotState::Rebuilding).map(|s| crate::action::MemberId(s.member))
-    }
-
-    fn geometry(&self, volume: u32) -> Option<Geometry> {
-        self.config.volumes.iter().find(|v| v.id == volume).map(|v| v.geometry)
-    }
-
-    fn stripes(&self, volume: u32) -> u32 {
-        self.geometry(volume).map_or(0, |g| g.stripes())
-    }
-
-    pub(super) fn run_operation(&mut self, operation: u64) {
-        if let Some(job) = self.job.as_mut().filter(|j| j.operation == operation) {
-            job.ready = true;
-        }
-    }
-
-    /// Orders stripes up to the window, and goes to the next group when one is through.
-    pub(super) fn pump_job(&mut self) {
-        if !matches!(self.phase, Phase::Running) {
-            return;
-        }
-        let window = self.tuning.window.max(1);
-        loop {
-            let Some(job) = &mut self.job else { return };
-            if !job.ready {
-                return;
+    /// All stripes are done: what was written must be durable before the configuration may say so.
+    fn flush_pass(&mut self, pass: &mut Pass) {
+        let members: Vec<u16> = if pass.rebuild() {
+            pass.targets.iter().map(|(_, m)| *m).collect()
+        } else {
+            self.group(pass.volume, pass.group).map_or(Vec::new(), |g| g.slots.iter().map(|s| s.member).collect())
+        };
+        let mut outstanding = 0;
+        for member in members {
+            if let Some(device) = self.live_device(member) {
+                let tag = self.tag(Pending::PassFlush(pass.number, MemberId(member)));
+                self.actions.push_back(ManagerAction::Flush { tag, device });
+                outstanding += 1;
             }
-            if job.group.is_none() {
-                let Some((volume, index)) = job.queue.pop_front() else { return self.finish_job() };
-                let stripes = self.stripes(volume);
-                if let Some(job) = &mut self.job {
-                    job.group = Some(Group { volume, index, stripes, next: 0, in_flight: 0, failed: 0 });
+        }
+        pass.stage = Stage::Flushing { outstanding, failed: Vec::new() };
+    }
+
+    pub(super) fn pass_flushed(&mut self, number: u64, member: MemberId, status: IoStatus) {
+        let Some(pass) = self.maintenance.pass.as_mut().filter(|p| p.number == number) else { return };
+        if let Stage::Flushing { outstanding, failed } = &mut pass.stage {
+            *outstanding -= 1;
+            if status != IoStatus::Ok {
+                failed.push((member, status));
+            }
+        }
+    }
+
+    fn finish_pass(&mut self, pass: &Pass) {
+        let Some(group) = self.group(pass.volume, pass.group) else { return };
+        if pass.rebuild() {
+            for &(slot, member) in &pass.targets {
+                let slot = &mut group.slots[slot];
+                if slot.member == member && slot.state == SlotState::Rebuilding {
+                    slot.state = SlotState::InSync;
                 }
-                continue;
             }
-            let (operation, rebuild) = (job.operation, job.kind == OperationKind::Rebuild);
-            let group = job.group.as_mut().expect("looked at above");
-            if group.next == group.stripes && group.in_flight == 0 {
-                self.finish_group();
-                continue;
-            }
-            if group.next == group.stripes || group.in_flight >= window {
-                return;
-            }
-            let (volume, index, stripe) = (VolumeId(group.volume), group.index, group.next);
-            group.next += 1;
-            group.in_flight += 1;
-            let tag = self.tag(Pending::Maintain { operation });
-            self.actions.push_back(ManagerAction::Maintain { tag, volume, group: index, stripe, rebuild });
+        } else {
+            group.synced = true;
+        }
+        self.changed();
+    }
+
+    /// A member has failed: a pass that wrote to it, or that can no longer be right, begins again elsewhere.
+    pub(super) fn pass_lost_member(&mut self, member: u16) {
+        self.maintenance.rebuild_held = false;
+        let Some(pass) = &self.maintenance.pass else { return };
+        let (volume, group) = (pass.volume, pass.group);
+        let lost_target = pass.targets.iter().any(|(_, m)| *m == member);
+        let rebuild = pass.rebuild();
+        let possible = self.wanted.volumes.iter().find(|v| v.id == volume).is_some_and(|v| {
+            let group = &v.groups[group as usize];
+            if rebuild { can_rebuild(v, group) } else { can_resync(v, group) }
+        });
+        // Nothing has been rebuilt yet: begun again, the pass takes the new loss along.
+        let fresh = rebuild && matches!(pass.stage, Stage::Preparing(_));
+        if lost_target || fresh || !possible {
+            self.maintenance.abort();
         }
     }
 
-    pub(super) fn stripe_done(&mut self, operation: u64, status: ReqStatus) {
-        let volume = self.job.as_ref().and_then(|j| j.group.as_ref()).map_or(0, |g| g.volume);
-        let bytes = self.geometry(volume).map_or(0, |g| g.stripe_bytes());
-        let Some(job) = self.job.as_mut().filter(|j| j.operation == operation) else { return };
-        if let Some(group) = &mut job.group {
-            group.in_flight -= 1;
-            group.failed += u64::from(status != ReqStatus::Ok);
+    pub(super) fn pass_lost_volume(&mut self, volume: VolumeId) {
+        self.maintenance.blocked.retain(|(v, _), _| *v != volume.0);
+        self.maintenance.resync_held.remove(&volume.0);
+        if self.maintenance.pass.as_ref().is_some_and(|p| p.volume == volume.0) {
+            self.maintenance.abort();
         }
-        if let Some(o) = self.operations.iter_mut().find(|o| o.id == operation) {
-            o.done += bytes;
-        }
-        self.pump_job();
     }
 
-    /// A group is through: its slots are in sync if every stripe was written and the members are still there.
-    fn finish_group(&mut self) {
-        let Some(job) = &mut self.job else { return };
-        let (kind, Some(group)) = (job.kind, job.group.take()) else { return };
-        if group.failed > 0 {
-            job.incomplete += group.failed;
-            return;
+    /// No work is left that can be done: running operations have ended, well or not.
+    fn end_operations(&mut self) {
+        let mut ended = Vec::new();
+        for i in 0..self.maintenance.operations.len() {
+            let o = &self.maintenance.operations[i];
+            if o.state != OperationState::Running || o.kind == OperationKind::Create {
+                continue;
+            }
+            let reason = self.what_is_left(o.kind, o.volume);
+            let o = &mut self.maintenance.operations[i];
+            match reason {
+                None => {
+                    o.state = OperationState::Done;
+                    o.done = o.total;
+                }
+                Some(reason) => {
+                    o.state = OperationState::Failed;
+                    o.reason = reason;
+                }
+            }
+            ended.push(o.clone());
         }
-        let Some(v) = self.config.volumes.iter().position(|v| v.id == group.volume) else { return };
-        let alive: Vec<bool> =
-            self.config.volumes[v].groups[group.index as usize].slots.iter().map(|s| self.usable(s.member)).collect();
-        let g = &mut self.config.volumes[v].groups[group.index as usize];
-        match kind {
-            OperationKind::Rebuild => {
-                for (slot, alive) in g.slots.iter_mut().zip(alive) {
-                    if slot.state == SlotState::Rebuilding && alive {
-                        slot.state = SlotState::InSync;
+        for o in ended {
+            let what = if o.kind == OperationKind::Rebuild { "rebuild" } else { "resync" };
+            let rebuild = o.kind == OperationKind::Rebuild;
+            let (severity, code, message) = if o.state == OperationState::Done {
+                let code = if rebuild { "rebuild-ended" } else { "resync-ended" };
+                (Severity::Info, code, format!("{what} done, operation {}", o.id))
+            } else {
+                let code = if rebuild { "rebuild-failed" } else { "resync-failed" };
+                (Severity::Error, code, format!("{what} ended early, operation {}: {}", o.id, o.reason))
+            };
+            self.notice(severity, code, o.member, o.volume, message);
+        }
+    }
+
+    /// Why an operation of this kind could not do all of its work.
+    fn what_is_left(&self, kind: OperationKind, volume: Option<VolumeId>) -> Option<String> {
+        let rebuild = kind == OperationKind::Rebuild;
+        for v in self.wanted.volumes.iter().filter(|v| volume.is_none_or(|id| id.0 == v.id)) {
+            for (g, group) in v.groups.iter().enumerate() {
+                if rebuild && !degraded(group) || !rebuild && group.synced {
+                    continue;
+                }
+                if let Some(why) = self.maintenance.blocked.get(&(v.id, g as u32)) {
+                    return Some(why.clone());
+                }
+                let name = &v.name;
+                return Some(if !viable(v.geometry.level, &group.slots, in_sync) {
+                    format!("volume '{name}' has lost more members than its level survives; bring them back")
+                } else if rebuild && has_parity(v.geometry.level) && !group.synced {
+                    format!(
+                        "volume '{name}' lost a member before it was resynced, so what is missing cannot be computed; \
+                         restore it from a backup"
+                    )
+                } else if rebuild {
+                    format!("no member has a free extent for volume '{name}'; add a spare with 'raidctl member add'")
+                } else {
+                    format!("volume '{name}' is degraded, and parity needs all data; bring the member back")
+                });
+            }
+        }
+        None
+    }
+
+    pub(super) fn cancel_command(&mut self, tag: CommandTag, id: u64) {
+        let found = self.maintenance.operation(id).map(|o| (o.kind, o.state, o.volume));
+        let Some((kind, state, volume)) = found else {
+            let message = format!("there is no operation {id}; see 'raidctl operation list'");
+            return self.reply(tag, Err(refuse(ErrorKind::NotFound, message)));
+        };
+        if state != OperationState::Running {
+            let message = format!("operation {id} has ended already");
+            return self.reply(tag, Err(refuse(ErrorKind::FailedPrecondition, message)));
+        }
+        if let Some(o) = self.maintenance.operation(id) {
+            o.state = OperationState::Cancelled;
+            o.reason = "cancelled by an operator".into();
+        }
+        if self.maintenance.pass.as_ref().is_some_and(|p| p.operation == id) {
+            self.maintenance.abort();
+        }
+        match (kind, volume) {
+            (OperationKind::Rebuild, _) => {
+                self.maintenance.rebuild_held = true;
+                // What is half rebuilt is not written to for nothing.
+                for s in self.wanted.volumes.iter_mut().flat_map(|v| &mut v.groups).flat_map(|g| &mut g.slots) {
+                    if s.state == SlotState::Rebuilding {
+                        s.state = SlotState::Missing;
                     }
                 }
+                self.changed();
             }
-            OperationKind::Resync | OperationKind::Create => g.synced = true,
-        }
-        self.commit(None);
-    }
-
-    fn finish_job(&mut self) {
-        let Some(job) = self.job.take() else { return };
-        let ok = job.incomplete == 0;
-        if let Some(o) = self.operations.iter_mut().find(|o| o.id == job.operation) {
-            o.state = if ok { OperationState::Done } else { OperationState::Failed };
-            if !ok {
-                o.reason =
-                    format!("{} stripes could not be read or written; their groups stay as they were", job.incomplete);
+            (OperationKind::Resync, Some(volume)) => {
+                self.maintenance.resync_held.insert(volume.0);
             }
+            _ => {}
         }
-        let what = match job.kind {
-            OperationKind::Rebuild => "rebuild",
-            OperationKind::Resync | OperationKind::Create => "resync",
-        };
-        let (severity, code) = match (job.kind, ok) {
-            (OperationKind::Rebuild, true) => (Severity::Info, "rebuild-ended"),
-            (OperationKind::Resync | OperationKind::Create, true) => (Severity::Info, "resync-ended"),
-            (OperationKind::Rebuild, false) => (Severity::Error, "rebuild-failed"),
-            (OperationKind::Resync | OperationKind::Create, false) => (Severity::Error, "resync-failed"),
-        };
-        let end = if ok { "is done".to_string() } else { format!("left {} stripes undone", job.incomplete) };
-        let text = format!("the {what} of array '{}' {end} (operation {})", self.name, job.operation);
-        self.notice(severity, code, None, None, text);
-        // What failed is not tried again at once: it would fail again. A change of members brings the next try.
-        if ok {
-            self.commit(None);
-        }
-    }
-
-    pub(super) fn cancel(&mut self, tag: CommandTag, id: u64) {
-        let Some(at) = self.operations.iter().position(|o| o.id == id) else {
-            let text = format!("array '{}' has no operation {id}: see 'raidctl operation list'", self.name);
-            return self.refuse(tag, ErrorKind::NotFound, text);
-        };
-        if self.operations[at].state != OperationState::Running {
-            let text = format!("operation {id} of array '{}' has ended already", self.name);
-            return self.refuse(tag, ErrorKind::FailedPrecondition, text);
-        }
-        self.operations[at].state = OperationState::Cancelled;
-        self.operations[at].reason =
-            "cancelled on request; the next assembly or member change begins it again".to_string();
-        self.job = None;
-        self.reply(tag, Answer::Done);
-    }
-
-    /// A volume is deleted: the job leaves its groups out.
-    pub(super) fn forget_volume(&mut self, volume: u32) {
-        if let Some(job) = &mut self.job {
-            job.queue.retain(|(v, _)| *v != volume);
-            if job.group.as_ref().is_some_and(|g| g.volume == volume) {
-                job.group = None;
-            }
-        }
+        self.waiting.push((self.sequence, tag, Answer::Done));
     }
 }

@@ -1,239 +1,436 @@
-//! Members that fail, are added, removed and replaced; and the end of an array.
+//! Members: failures, and the commands that add, fail, remove and replace.
 
+use super::create::Found;
+use super::redundancy::{all_down_with, in_sync, needs_member};
+use super::task::Next;
 use super::{
-    After, Answer, CommandTag, DeviceInfo, ErrorKind, Manager, OperationState, Pending, Phase, Severity, Uuid,
+    Answer, CommandTag, DeviceInfo, ErrorKind, ManageError, Manager, OperationState, Severity, Uuid, reason_of,
+    reason_text, refuse,
 };
-use crate::action::IoStatus;
-use crate::ondisk::{RecordState, SUPERBLOCK_BYTES, end_copy_offset};
+use crate::action::{IoStatus, MemberId};
+use crate::ondisk::{FailReason, RecordState, SUPERBLOCK_BYTES, end_copy_offset, extents_of};
 use crate::view::SlotState;
 
+enum Phase {
+    Probe,
+    Check,
+    Flush,
+    Superblocks,
+    FlushSuperblocks,
+    Commit,
+    Done,
+}
+
+/// A new member.
+pub(super) struct AddTask {
+    phase: Phase,
+    device: DeviceInfo,
+    uuid: Uuid,
+    wipe: bool,
+    /// The member that it replaces.
+    replaces: Option<u16>,
+    member: u16,
+}
+
+impl AddTask {
+    pub fn new(device: DeviceInfo, uuid: Uuid, wipe: bool) -> AddTask {
+        AddTask { phase: Phase::Probe, device, uuid, wipe, replaces: None, member: 0 }
+    }
+}
+
+pub(super) struct RemoveTask {
+    member: MemberId,
+    committed: bool,
+    wiped: bool,
+}
+
+impl RemoveTask {
+    pub fn new(member: MemberId) -> RemoveTask {
+        RemoveTask { member, committed: false, wiped: false }
+    }
+}
+
+pub(super) struct ReplaceTask {
+    member: MemberId,
+    device: Option<AddTask>,
+    started: bool,
+}
+
+impl ReplaceTask {
+    pub fn new(member: MemberId, device: Option<DeviceInfo>, uuid: Uuid, wipe: bool) -> ReplaceTask {
+        let device = device.map(|d| AddTask { replaces: Some(member.0), ..AddTask::new(d, uuid, wipe) });
+        ReplaceTask { member, device, started: false }
+    }
+}
+
 impl Manager {
-    /// A member failed: recorded on the others before anything that missed it is acknowledged. A member that a volume
-    /// cannot do without is not recorded: the volume goes offline, nothing more is acknowledged, and the member can be
-    /// taken as it is at the next assembly.
-    pub(super) fn member_failed(&mut self, member: u16, reason: &str) {
-        let m = member as usize;
-        let known =
-            self.config.members.get(m).is_some_and(|r| matches!(r.state, RecordState::Active | RecordState::Spare));
-        if !known || self.lost.contains(&member) || !matches!(self.phase, Phase::Running | Phase::Stopping(..)) {
+    /// An engine's word that a member has failed. Engines on all reactors say it; once is enough.
+    pub(super) fn member_failed(&mut self, member: MemberId, status: IoStatus) {
+        if let Some(place) = self.places.get_mut(usize::from(member.0)) {
+            place.counters.write_errors += 1;
+            self.fail_member(member.0, reason_of(status));
+        }
+    }
+
+    /// Marks a member failed in the wanted configuration and has that committed.
+    pub(super) fn fail_member(&mut self, member: u16, reason: FailReason) {
+        let Some(record) = self.wanted.members.get(usize::from(member)) else { return };
+        if !matches!(record.state, RecordState::Active | RecordState::Spare) {
             return;
         }
-        let address = self.config.members[m].address.clone();
-        self.write_errors[m] += u64::from(reason != "failed on request");
-        self.reasons[m] = reason.to_string();
-        if !self.survives_without(member) && self.all_alive() {
-            self.lost.push(member);
-            let text = format!(
-                "member {member} ({address}) of array '{}' failed ({reason}), and a volume cannot do without it: the volume is offline. Bring the member back and assemble the array again",
-                self.name
-            );
-            self.notice(Severity::Error, "volume-failed", Some(member), None, text);
+        if !matches!(reason, FailReason::Operator | FailReason::Replaced) && all_down_with(&self.wanted, member) {
+            let slots = self.wanted.volumes.iter().flat_map(|v| {
+                let groups = v.groups.iter().enumerate();
+                groups.flat_map(move |(g, group)| {
+                    let ours = group.slots.iter().enumerate().filter(move |(_, s)| s.member == member && in_sync(s));
+                    ours.map(move |(slot, _)| (v.id, g as u32, slot))
+                })
+            });
+            let slots = slots.collect();
+            self.unrecorded.insert(member, slots);
+        }
+        let Some(record) = self.wanted.members.get_mut(usize::from(member)) else { return };
+        record.state = RecordState::Failed;
+        record.reason = reason;
+        record.replaces = None;
+        let mut degraded = Vec::new();
+        for v in &mut self.wanted.volumes {
+            let mut hit = false;
+            for slot in v.groups.iter_mut().flat_map(|g| &mut g.slots).filter(|s| s.member == member) {
+                slot.state = SlotState::Missing;
+                hit = true;
+            }
+            if hit {
+                degraded.push(v.name.clone());
+            }
+        }
+        self.changed();
+        self.pass_lost_member(member);
+        let consequence = if degraded.is_empty() {
+            "no volume is affected".to_string()
         } else {
-            self.record_failed(member);
-            let text = format!(
-                "member {member} ({address}) of array '{}' failed ({reason}): volumes on it go on degraded. Replace it with 'raidctl member replace {} {member} --with DEVICE'",
-                self.name, self.name
-            );
-            self.notice(Severity::Error, "member-failed", Some(member), None, text);
-        }
-        self.commit(None);
-    }
-
-    fn all_alive(&self) -> bool {
-        self.config.volumes.iter().all(|v| v.groups.iter().all(|g| self.alive(&v.geometry, g)))
-    }
-
-    fn record_failed(&mut self, member: u16) {
-        self.config.members[member as usize].state = RecordState::Failed;
-        for slot in self.slots_mut().filter(|s| s.member == member) {
-            slot.state = SlotState::Missing;
-        }
-    }
-
-    fn slots_mut(&mut self) -> impl Iterator<Item = &mut crate::ondisk::SlotRecord> {
-        self.config.volumes.iter_mut().flat_map(|v| &mut v.groups).flat_map(|g| &mut g.slots)
-    }
-
-    fn holds(&self, member: u16, states: &[SlotState]) -> bool {
-        let slots = self.config.volumes.iter().flat_map(|v| &v.groups).flat_map(|g| &g.slots);
-        slots.into_iter().any(|s| s.member == member && states.contains(&s.state))
-    }
-
-    /// The member's record, or a refusal.
-    fn known(&mut self, tag: CommandTag, member: u16) -> Option<RecordState> {
-        match self.config.members.get(member as usize).map(|m| m.state) {
-            Some(state) if state != RecordState::Removed => Some(state),
-            _ => {
-                let text =
-                    format!("array '{}' has no member {member}: see 'raidctl member list {}'", self.name, self.name);
-                self.refuse(tag, ErrorKind::NotFound, text);
-                None
+            format!("volumes without it: {}", degraded.join(", "))
+        };
+        let message = format!(
+            "{} has failed: {}; {consequence}. {}",
+            self.member_name(member),
+            reason_text(reason),
+            if self.unrecorded.contains_key(&member) {
+                "They cannot do without it: bring it back, then stop the array and assemble it again".to_string()
+            } else {
+                format!("Replace it: 'raidctl member replace {} {member} --with DEVICE'", self.identity.name)
             }
-        }
-    }
-
-    pub(super) fn add_member(&mut self, tag: CommandTag, device: DeviceInfo, uuid: Uuid, wipe: bool) {
-        self.check_device(tag, device, uuid, wipe, None);
-    }
-
-    pub(super) fn fail_member(&mut self, tag: CommandTag, member: u16) {
-        let Some(state) = self.known(tag, member) else { return };
-        if state == RecordState::Failed || self.lost.contains(&member) {
-            let text = format!("member {member} of array '{}' has failed already", self.name);
-            return self.refuse(tag, ErrorKind::FailedPrecondition, text);
-        }
-        if !self.survives_without(member) {
-            let text = format!(
-                "member {member} of array '{}' holds data that no other member has: failing it would lose data. Wait for the rebuild, or delete the volume first",
-                self.name
-            );
-            return self.refuse(tag, ErrorKind::FailedPrecondition, text);
-        }
-        self.member_failed(member, "failed on request");
-        self.commit(Some(After::Reply(tag, Answer::Done)));
-    }
-
-    pub(super) fn remove_member(&mut self, tag: CommandTag, member: u16) {
-        if self.known(tag, member).is_none() {
-            return;
-        }
-        if self.holds(member, &[SlotState::InSync, SlotState::Rebuilding]) {
-            let text = format!(
-                "member {member} of array '{}' is in use: 'raidctl member replace {} {member} --with DEVICE' moves its data first, 'raidctl member fail' gives it up",
-                self.name, self.name
-            );
-            return self.refuse(tag, ErrorKind::FailedPrecondition, text);
-        }
-        let active =
-            self.config.members.iter().filter(|m| matches!(m.state, RecordState::Active | RecordState::Spare)).count();
-        if active == 1 && self.config.members[member as usize].state != RecordState::Failed {
-            let text = format!("member {member} is the last of array '{}': delete the array instead", self.name);
-            return self.refuse(tag, ErrorKind::FailedPrecondition, text);
-        }
-        self.config.members[member as usize].state = RecordState::Removed;
-        self.commit(Some(After::Reply(tag, Answer::Done)));
-    }
-
-    pub(super) fn replace_member(
-        &mut self,
-        tag: CommandTag,
-        member: u16,
-        device: Option<DeviceInfo>,
-        uuid: Uuid,
-        wipe: bool,
-    ) {
-        let Some(state) = self.known(tag, member) else { return };
-        if state == RecordState::Active && !self.survives_without(member) {
-            let text = format!(
-                "member {member} of array '{}' holds data that no other member has now: wait for the running rebuild or resync before replacing it",
-                self.name
-            );
-            return self.refuse(tag, ErrorKind::FailedPrecondition, text);
-        }
-        match device {
-            Some(device) => self.check_device(tag, device, uuid, wipe, Some(member)),
-            None => {
-                let spare = (0..self.config.members.len() as u16).find(|m| {
-                    *m != member && self.config.members[*m as usize].state == RecordState::Spare && self.usable(*m)
-                });
-                let Some(spare) = spare else {
-                    let text = format!("array '{}' has no spare: name a device with --with", self.name);
-                    return self.refuse(tag, ErrorKind::FailedPrecondition, text);
-                };
-                self.replace_with(member);
-                self.commit(Some(After::Reply(tag, Answer::Member(crate::action::MemberId(spare)))));
-            }
-        }
-    }
-
-    /// Takes a member out so that the spare which was just added takes its place. Redundancy was checked before; the old
-    /// member is given up first, because a group has one slot for each column and no place for a copy beside it.
-    pub(super) fn replace_with(&mut self, old: u16) {
-        if self.config.members[old as usize].state == RecordState::Active {
-            self.record_failed(old);
-            self.reasons[old as usize] = "replaced on request".to_string();
-        }
-        self.config.members[old as usize].state = RecordState::Removed;
-        let text = format!(
-            "member {old} of array '{}' is being replaced: its extents are rebuilt on the new member",
-            self.name
         );
-        self.notice(Severity::Info, "member-replaced", Some(old), None, text);
+        self.notice(Severity::Error, "member-failed", Some(MemberId(member)), None, message);
     }
 
-    /// Clean end: nothing in flight, everything durable, marked clean.
-    pub(super) fn stop(&mut self, tag: CommandTag) {
-        for operation in self.operations.iter_mut().filter(|o| o.state == OperationState::Running) {
-            operation.reason = "interrupted by the stop; it goes on after the next assembly".to_string();
-        }
-        self.job = None;
-        self.phase = Phase::Stopping(tag, 0);
-        let tag = self.tag(Pending::Quiesce);
-        self.actions.push_back(super::ManagerAction::Quiesce { tag });
-    }
-
-    pub(super) fn stop_flush(&mut self) {
-        let Phase::Stopping(tag, _) = self.phase else { return };
-        let targets = self.reachable();
-        self.phase = Phase::Stopping(tag, targets.len());
-        for (member, device) in targets {
-            self.flush(Pending::StopFlush(member), device);
-        }
-    }
-
-    pub(super) fn stop_flushed(&mut self, member: u16, status: IoStatus) {
-        if status != IoStatus::Ok {
-            self.member_failed(member, super::failure_text(status));
-        }
-        let Phase::Stopping(tag, left) = self.phase else { return };
-        self.phase = Phase::Stopping(tag, left - 1);
-        if left > 1 {
-            return;
-        }
-        for v in &mut self.config.volumes {
-            // What is not resynced yet must be resynced after the next assembly.
-            v.dirty = v.dirty && v.groups.iter().any(|g| !g.synced);
-        }
-        self.commit(Some(After::Stopped(tag)));
-    }
-
-    /// Overwrites the superblocks, so that nothing leads to the array any more.
-    pub(super) fn delete(&mut self, tag: CommandTag) {
-        if !self.config.volumes.is_empty() {
-            let names: Vec<&str> = self.config.volumes.iter().map(|v| v.name.as_str()).collect();
-            let text = format!("array '{}' still has volumes ({}): delete them first", self.name, names.join(", "));
-            return self.refuse(tag, ErrorKind::FailedPrecondition, text);
-        }
-        let targets: Vec<(super::DeviceId, u64)> = self.devices.iter().flatten().map(|d| (d.id, d.size)).collect();
-        self.phase = Phase::Erasing(tag, targets.len() * 2, Ok(()));
-        let blank = vec![0u8; SUPERBLOCK_BYTES as usize];
-        for (device, size) in targets {
-            self.write(Pending::Erase, device, 0, blank.clone());
-            self.write(Pending::Erase, device, end_copy_offset(size), blank.clone());
-        }
-    }
-
-    pub(super) fn erased(&mut self, status: IoStatus) {
-        let Phase::Erasing(tag, left, result) = &mut self.phase else { return };
-        *left -= 1;
-        if status != IoStatus::Ok {
-            *result = Err(status);
-        }
-        if *left > 0 {
-            return;
-        }
-        let (tag, result) = (*tag, *result);
-        self.phase = Phase::Over;
+    pub(super) fn fail_command(&mut self, tag: CommandTag, member: MemberId) {
+        let result = self.may_fail(member);
         match result {
-            Ok(()) => self.reply(tag, Answer::Done),
-            Err(e) => {
-                let text = format!(
-                    "a member of array '{}' could not be erased ({}): its superblock may still be there; create the next array on it with --wipe",
-                    self.name,
-                    super::failure_text(e)
-                );
-                self.refuse(tag, ErrorKind::Device, text);
+            Ok(()) => {
+                self.fail_member(member.0, FailReason::Operator);
+                self.waiting.push((self.sequence, tag, Answer::Done));
+            }
+            Err(e) => self.reply(tag, Err(e)),
+        }
+    }
+
+    fn record_state(&self, member: MemberId) -> Result<RecordState, ManageError> {
+        match self.wanted.members.get(usize::from(member.0)).map(|m| m.state) {
+            None | Some(RecordState::Removed) => Err(refuse(
+                ErrorKind::NotFound,
+                format!(
+                    "array '{}' has no member {}; see 'raidctl member list {}'",
+                    self.identity.name, member.0, self.identity.name
+                ),
+            )),
+            Some(state) => Ok(state),
+        }
+    }
+
+    /// Refuses what would take a volume offline.
+    fn may_fail(&self, member: MemberId) -> Result<(), ManageError> {
+        if self.record_state(member)? == RecordState::Failed {
+            return Err(refuse(
+                ErrorKind::FailedPrecondition,
+                format!("{} has failed already", self.member_name(member.0)),
+            ));
+        }
+        if self.live_members().iter().all(|(m, _)| *m == member.0) {
+            return Err(refuse(
+                ErrorKind::FailedPrecondition,
+                format!(
+                    "{} is the last one of the array; stop or delete the array instead",
+                    self.member_name(member.0)
+                ),
+            ));
+        }
+        if let Some(v) = needs_member(&self.wanted, member.0) {
+            return Err(refuse(
+                ErrorKind::FailedPrecondition,
+                format!(
+                    "volume '{}' would lose data without {}: wait until it is healthy, add a spare, or delete the volume",
+                    v.name,
+                    self.member_name(member.0)
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    pub(super) fn add_phase(&mut self, t: &mut AddTask) -> Next {
+        let address = t.device.address.clone();
+        if let Some(error) = self.task_failure(&[(t.device.id, &address)], "it was being added") {
+            return Next::End(Err(error));
+        }
+        match t.phase {
+            Phase::Probe => {
+                if let Err(e) = self.may_add(t) {
+                    return Next::End(Err(e));
+                }
+                self.probe(&t.device);
+                t.phase = Phase::Check;
+            }
+            Phase::Check => {
+                let found = match self.probed(&t.device) {
+                    Ok(found) => found,
+                    Err(e) => return Next::End(Err(e)),
+                };
+                if let Err(e) = self.may_take(t, &found) {
+                    return Next::End(Err(e));
+                }
+                self.erase(&t.device);
+                t.phase = Phase::Flush;
+            }
+            Phase::Flush => {
+                self.task_flush(t.device.id);
+                t.phase = Phase::Superblocks;
+            }
+            Phase::Superblocks => {
+                t.member = self.wanted.members.len() as u16;
+                self.write_superblocks(&t.device.clone(), t.member, t.uuid);
+                t.phase = Phase::FlushSuperblocks;
+            }
+            Phase::FlushSuperblocks => {
+                self.task_flush(t.device.id);
+                t.phase = Phase::Commit;
+            }
+            Phase::Commit => {
+                // The same device may have been a member before: its old number lets go of it.
+                for place in &mut self.places {
+                    place.device.take_if(|d| d.id == t.device.id);
+                }
+                let joined = self.wanted.generation + 1;
+                self.push_member(t.device.clone(), t.uuid, RecordState::Spare, joined);
+                if let Some(member) = t.replaces {
+                    self.begin_replacement(MemberId(member), t.member);
+                }
+                self.maintenance.resume();
+                t.phase = Phase::Done;
+                return Next::Published(self.changed());
+            }
+            Phase::Done => {
+                let message = format!("{} joined array '{}'", self.member_name(t.member), self.identity.name);
+                self.notice(Severity::Info, "member-added", Some(MemberId(t.member)), None, message);
+                return Next::End(Ok(Answer::Member(MemberId(t.member))));
             }
         }
+        Next::Phase
+    }
+
+    fn may_add(&self, t: &AddTask) -> Result<(), ManageError> {
+        let d = &t.device;
+        if let Some((m, _)) = self.live_members().into_iter().find(|(_, id)| *id == d.id) {
+            return Err(refuse(ErrorKind::AlreadyExists, format!("{} is member {m} already", d.address)));
+        }
+        if self.wanted.members.iter().any(|m| m.uuid == t.uuid) {
+            return Err(refuse(ErrorKind::InvalidArgument, "the new member's UUID is in use; draw another one"));
+        }
+        if extents_of(d.size, self.identity.data_offset, self.identity.extent) == 0 {
+            let needed = self.identity.data_offset + self.identity.extent + u64::from(SUPERBLOCK_BYTES);
+            return Err(refuse(
+                ErrorKind::InvalidArgument,
+                format!("{} has {} bytes; a member of this array needs at least {needed}", d.address, d.size),
+            ));
+        }
+        let mut config = self.wanted.clone();
+        if let Some(first) = config.members.first().cloned() {
+            config.members.push(crate::ondisk::MemberRecord { address: d.address.clone(), ..first });
+        }
+        if !self.wanted.room_for_member() || !self.fits(&config) {
+            return Err(refuse(ErrorKind::NoSpace, "the array's configuration has no room for another member"));
+        }
+        Ok(())
+    }
+
+    /// A device of this very array may come back without `wipe`: its data is rebuilt anyway.
+    fn may_take(&self, t: &AddTask, found: &Found) -> Result<(), ManageError> {
+        match found {
+            Found::Nothing => Ok(()),
+            Found::Member(sb) if sb.array_uuid == self.identity.uuid => {
+                let twin = self
+                    .live_members()
+                    .into_iter()
+                    .find(|(m, _)| self.wanted.members[usize::from(*m)].uuid == sb.member_uuid);
+                match twin {
+                    Some((m, _)) => Err(refuse(
+                        ErrorKind::AlreadyExists,
+                        format!("{} is the same as {}, which is in use", t.device.address, self.member_name(m)),
+                    )),
+                    None => Ok(()),
+                }
+            }
+            _ if t.wipe => Ok(()),
+            found => Err(found.refusal(&t.device)),
+        }
+    }
+
+    pub(super) fn remove_phase(&mut self, t: &mut RemoveTask) -> Next {
+        let member = t.member.0;
+        if !t.committed {
+            match self.may_remove(t.member) {
+                Err(e) => return Next::End(Err(e)),
+                Ok(()) => {
+                    let record = &mut self.wanted.members[usize::from(member)];
+                    record.state = RecordState::Removed;
+                    record.reason = FailReason::Fine;
+                    record.replaces = None;
+                    for m in &mut self.wanted.members {
+                        m.replaces.take_if(|r| *r == member);
+                    }
+                    self.unrecorded.remove(&member);
+                }
+            }
+            t.committed = true;
+            return Next::Published(self.changed());
+        }
+        if !t.wiped {
+            // Its superblocks go, so that it is not taken for a member again. It may be unreachable: nothing depends on it.
+            t.wiped = true;
+            if let Some(d) = self.places[usize::from(member)].device.clone() {
+                self.task_zero(d.id, 0, u64::from(SUPERBLOCK_BYTES));
+                self.task_zero(d.id, end_copy_offset(d.size), u64::from(SUPERBLOCK_BYTES));
+            }
+            return Next::Phase;
+        }
+        let message = format!("{} left array '{}'", self.member_name(member), self.identity.name);
+        self.places[usize::from(member)].device = None;
+        self.notice(Severity::Info, "member-removed", Some(t.member), None, message);
+        Next::End(Ok(Answer::Done))
+    }
+
+    fn may_remove(&self, member: MemberId) -> Result<(), ManageError> {
+        if self.record_state(member)? == RecordState::Active {
+            return Err(refuse(
+                ErrorKind::FailedPrecondition,
+                format!(
+                    "{} is in use: 'raidctl member replace {} {} --with DEVICE' moves its data first, 'raidctl member fail' \
+                     gives it up",
+                    self.member_name(member.0),
+                    self.identity.name,
+                    member.0
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    pub(super) fn replace_phase(&mut self, t: &mut ReplaceTask) -> Next {
+        if t.started {
+            return Next::End(Ok(self.replacement_answer()));
+        }
+        if let Some(add) = &mut t.device {
+            if let Phase::Probe | Phase::Commit = add.phase
+                && let Err(e) = self.may_replace(t.member)
+            {
+                return Next::End(Err(e));
+            }
+            return match self.add_phase(add) {
+                Next::End(Ok(_)) => Next::End(Ok(self.replacement_answer())),
+                next => next,
+            };
+        }
+        if let Err(e) = self.may_replace(t.member) {
+            return Next::End(Err(e));
+        }
+        let spare = (0..self.wanted.members.len() as u16).find(|m| self.is_free_spare(*m) && *m != t.member.0);
+        let Some(spare) = spare else {
+            return Next::End(Err(refuse(
+                ErrorKind::FailedPrecondition,
+                format!("there is no spare to replace {}: name a device", self.member_name(t.member.0)),
+            )));
+        };
+        self.begin_replacement(t.member, spare);
+        self.maintenance.resume();
+        t.started = true;
+        Next::Published(self.changed())
+    }
+
+    /// A spare that nobody has a claim on.
+    pub(super) fn is_free_spare(&self, member: u16) -> bool {
+        let record = &self.wanted.members[usize::from(member)];
+        record.state == RecordState::Spare && record.replaces.is_none() && self.live_device(member).is_some()
+    }
+
+    fn may_replace(&self, member: MemberId) -> Result<(), ManageError> {
+        match self.record_state(member)? {
+            RecordState::Failed => Ok(()),
+            RecordState::Spare => Err(refuse(
+                ErrorKind::FailedPrecondition,
+                format!("{} is a spare and holds nothing: remove it and add another one", self.member_name(member.0)),
+            )),
+            _ => self.may_fail(member),
+        }
+    }
+
+    /// The old member fails, if it has not, and the new one takes its slots; when none is left the old one is removed.
+    fn begin_replacement(&mut self, old: MemberId, new: u16) {
+        self.unrecorded.remove(&old.0);
+        self.fail_member(old.0, FailReason::Replaced);
+        self.wanted.members[usize::from(old.0)].reason = FailReason::Replaced;
+        for m in &mut self.wanted.members {
+            m.replaces.take_if(|r| *r == old.0);
+        }
+        self.wanted.members[usize::from(new)].replaces = Some(old.0);
+    }
+
+    fn replacement_answer(&mut self) -> Answer {
+        let running = self
+            .maintenance
+            .operations
+            .iter()
+            .rev()
+            .find(|o| o.kind == super::OperationKind::Rebuild && o.state == OperationState::Running);
+        running.map_or(Answer::Done, |o| Answer::Operation(o.id))
+    }
+
+    /// A replaced member that holds nothing any more leaves the array.
+    pub(super) fn retire_replaced(&mut self) -> bool {
+        let mut retired = false;
+        for m in 0..self.wanted.members.len() {
+            let record = &self.wanted.members[m];
+            if record.state != RecordState::Failed || record.reason != FailReason::Replaced {
+                continue;
+            }
+            let held = self.wanted.volumes.iter().flat_map(|v| &v.groups).flat_map(|g| &g.slots);
+            let new = self.wanted.members.iter().position(|n| n.replaces == Some(m as u16));
+            // Rebuilt slots count when they are in sync: until then the old member is still the one that is missed.
+            let busy = held.clone().any(|s| {
+                usize::from(s.member) == m || (Some(usize::from(s.member)) == new && s.state == SlotState::Rebuilding)
+            });
+            if busy {
+                continue;
+            }
+            let message = format!("{} has been replaced and is no longer a member", self.member_name(m as u16));
+            self.wanted.members[m].state = RecordState::Removed;
+            self.wanted.members[m].reason = FailReason::Fine;
+            if let Some(new) = new {
+                self.wanted.members[new].replaces = None;
+            }
+            self.changed();
+            self.notice(Severity::Info, "member-replaced", Some(MemberId(m as u16)), None, message);
+            retired = true;
+        }
+        retired
     }
 }

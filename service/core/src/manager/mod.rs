@@ -2,383 +2,490 @@
 //! rebuild and resync. One manager is one array. It speaks to devices in whole metadata blocks and to the engines through
 //! published views; it never sees user data.
 //!
-//! Every change goes the same way: the configuration in memory is changed, a commit writes it to all active members and
-//! flushes them, a view of it is published to the engines, and only then what waited for the change goes on (`After`).
+//! Inside, every input ends in `pump`, which steps five small machines until none of them moves:
+//!
+//! * the *commit* machine writes the wanted configuration to all live members, and publishes what counts (`commit`);
+//! * one *task* at a time: a creation, an assembly, or the command at the head of the queue (`task` and its kinds);
+//! * the *maintenance* machine: one group's rebuild or resync at a time (`maintain`);
+//! * the *cleaning* machine: clears dirty marks of idle volumes (`clean`);
+//! * answers to commands that only wait for a publication.
+//!
+//! They meet in `wanted`, the configuration as it is to be. Whoever changes it remembers the sequence number that
+//! [`Manager::changed`] returned, and goes on when a view with that number has reached all engines.
 
 mod assemble;
 mod clean;
 mod commit;
 mod create;
-mod device_check;
+mod decide;
 mod maintain;
 mod members;
+mod redundancy;
 mod status;
+mod task;
 mod types;
 mod volumes;
 
-use std::collections::{BTreeMap, VecDeque};
-
-use crate::action::{Event, IoStatus, MemberId, ReqStatus, VolumeId};
-use crate::ondisk::{Config as Stored, RecordState};
-use crate::units::Tick;
-
 pub use types::*;
 
-/// Where an array's things are on each of its members.
-#[derive(Clone, Copy, Debug)]
-struct Layout {
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::action::{Event, IoStatus, MemberId, ReqStatus, VolumeId};
+use crate::ondisk::{self, FailReason};
+use crate::units::Tick;
+
+use clean::Cleaning;
+use commit::Commit;
+use maintain::Maintenance;
+use task::{Task, TaskIo};
+
+/// What an outstanding tag is for.
+#[derive(Clone, Debug)]
+enum Pending {
+    /// A configuration write or flush of the commit machine, on this member.
+    Commit(MemberId),
+    /// The commit machine's publication.
+    Publish,
+    /// An operation of the task, on this device; reads carry their part's number.
+    Task(DeviceId, u8),
+    /// The task's wait for engines.
+    TaskQuiesce,
+    /// A stripe of the pass with this number.
+    Stripe(u64),
+    /// A flush before the pass with this number ends, on this member.
+    PassFlush(u64, MemberId),
+    /// The cleaning's wait for engines, or a flush of it.
+    CleanQuiesce(u64),
+    /// See `CleanQuiesce`.
+    CleanFlush(u64, MemberId),
+    /// Engines have let go of the extents of deleted volumes, all that were deleted before this sequence number.
+    Released(u64),
+}
+
+/// What never changes after the creation.
+#[derive(Clone, Debug, Default)]
+struct Identity {
+    name: String,
+    uuid: Uuid,
     extent: u64,
+    shards: u16,
     slot_len: u32,
     data_offset: u64,
-    shards: u16,
 }
 
-/// What a metadata operation was for.
-enum Pending {
-    Create(create::Step),
-    Assemble(assemble::Step),
-    CommitWrite(u16),
-    CommitFlush(u16),
-    CleanQuiesce(u64),
-    CleanFlush(u64, u16),
-    Publish(Vec<After>),
-    Maintain { operation: u64 },
-    Check(device_check::Step),
-    Zero,
-    ZeroFlush,
-    Quiesce,
-    StopFlush(u16),
-    Erase,
-    Repair,
+/// What is counted per member, in memory only.
+#[derive(Clone, Copy, Debug, Default)]
+struct MemberCounters {
+    write_errors: u64,
+    read_repairs: u64,
 }
 
-/// What goes on once a change is durable and every engine knows it.
-#[derive(Debug)]
-enum After {
-    Reply(CommandTag, Answer),
-    Run(u64),
-    CleanQuiesce(u64),
-    Stopped(CommandTag),
-}
-
-enum Phase {
-    Creating(create::Creating),
-    Assembling(assemble::Assembling),
-    Running,
-    Stopping(CommandTag, usize),
-    Erasing(CommandTag, usize, Result<(), IoStatus>),
-    /// Nothing is accepted any more.
-    Over,
-    /// No member is left.
-    Failed,
+/// What the manager keeps per member beside its record.
+#[derive(Clone, Debug, Default)]
+struct MemberPlace {
+    /// The device behind it.
+    device: Option<DeviceInfo>,
+    /// The configuration slot that holds its newest configuration; the next one goes to the other.
+    newest_slot: u8,
+    counters: MemberCounters,
 }
 
 /// The state machine. See the module's head.
 pub struct Manager {
+    config: Config,
     now: Tick,
-    name: String,
-    layout: Layout,
-    config: Stored,
-    phase: Phase,
-    /// The devices behind the members, by member number.
-    devices: Vec<Option<DeviceInfo>>,
-    /// Members that failed although a volume needs them: not recorded, because no write that they missed will ever be
-    /// acknowledged, so that they can be taken again as they are.
-    lost: Vec<u16>,
-    reasons: Vec<String>,
-    read_repairs: Vec<u64>,
-    write_errors: Vec<u64>,
-    lost_bytes: BTreeMap<u32, u64>,
-    tuning: Config,
-    cleaning: clean::Cleaning,
+    state: ArrayState,
+    reason: String,
+    identity: Identity,
+    /// The configuration as it is to be.
+    wanted: ondisk::Config,
+    /// The configuration that counts.
+    committed: ondisk::Config,
+    places: Vec<MemberPlace>,
+    /// Counts changes of `wanted` and of what views are made of.
+    sequence: u64,
+    commit_needed: bool,
+    publish_needed: bool,
+    /// The number of the newest view that all engines have.
+    published: u64,
+    commit: Commit,
+    task: Option<Task>,
+    task_io: TaskIo,
+    queue: VecDeque<(CommandTag, Command)>,
+    /// Answers that wait for a publication.
+    waiting: Vec<(u64, CommandTag, Answer)>,
+    maintenance: Maintenance,
+    cleaning: Option<Cleaning>,
+    /// When to try to clear a dirty volume's mark, and how long to wait the next time.
+    clean_at: BTreeMap<VolumeId, (Tick, u64)>,
+    /// Members whose failure took every volume on them offline, with the slots that were in sync: not recorded on disk,
+    /// because no write that they missed will ever be acknowledged, so that they can be taken as they are.
+    unrecorded: BTreeMap<u16, Vec<(u32, u32, usize)>>,
+    /// Extents of deleted volumes that engines may still write to, with the deletion's number.
+    graveyard: Vec<(u64, u16, u32)>,
+    lost_bytes: BTreeMap<VolumeId, u64>,
+    /// Volumes that are offline because too much is missing, as far as it was said.
+    known_failed: BTreeSet<VolumeId>,
     actions: VecDeque<ManagerAction>,
-    pending: BTreeMap<u64, Pending>,
+    pending: BTreeMap<MetaTag, Pending>,
     next_tag: u64,
-    commit: Option<commit::Run>,
-    commit_wanted: bool,
-    after: Vec<After>,
-    operations: Vec<OperationStatus>,
-    next_operation: u64,
-    job: Option<maintain::Job>,
-    check: Option<device_check::Check>,
-    new_volume: Option<volumes::NewVolume>,
-    waiting: VecDeque<(CommandTag, Command)>,
 }
 
 impl Manager {
-    fn blank(now: Tick, name: String, layout: Layout, config: Stored, phase: Phase) -> Manager {
+    fn empty(now: Tick, config: Config) -> Manager {
+        let none = ondisk::Config {
+            generation: 0,
+            counted: 0,
+            array_uuid: [0; 16],
+            creating: true,
+            history: Vec::new(),
+            members: Vec::new(),
+            volumes: Vec::new(),
+            next_volume: 0,
+        };
         Manager {
-            now,
-            name,
-            layout,
             config,
-            phase,
-            devices: Vec::new(),
-            lost: Vec::new(),
-            reasons: Vec::new(),
-            read_repairs: Vec::new(),
-            write_errors: Vec::new(),
+            now,
+            state: ArrayState::Starting,
+            reason: String::new(),
+            identity: Identity::default(),
+            wanted: none.clone(),
+            committed: none,
+            places: Vec::new(),
+            sequence: 0,
+            commit_needed: false,
+            publish_needed: false,
+            published: 0,
+            commit: Commit::Idle,
+            task: None,
+            task_io: TaskIo::default(),
+            queue: VecDeque::new(),
+            waiting: Vec::new(),
+            maintenance: Maintenance::default(),
+            cleaning: None,
+            clean_at: BTreeMap::new(),
+            unrecorded: BTreeMap::new(),
+            graveyard: Vec::new(),
             lost_bytes: BTreeMap::new(),
-            tuning: Config::default(),
-            cleaning: clean::Cleaning::default(),
+            known_failed: BTreeSet::new(),
             actions: VecDeque::new(),
             pending: BTreeMap::new(),
-            next_tag: 1,
-            commit: None,
-            commit_wanted: false,
-            after: Vec::new(),
-            operations: Vec::new(),
-            next_operation: 1,
-            job: None,
-            check: None,
-            new_volume: None,
-            waiting: VecDeque::new(),
+            next_tag: 0,
         }
     }
 
-    /// The array's name.
-    pub fn name(&self) -> &str {
-        &self.name
+    /// Makes an array of the devices, in their order. Answered by [`ManagerAction::Reply`] with `tag`: `Done`, or why not; a
+    /// refusal ends the manager. `history` is a fresh random UUID.
+    pub fn create(
+        now: Tick,
+        config: Config,
+        tag: CommandTag,
+        history: Uuid,
+        spec: ArraySpec,
+        devices: Vec<DeviceInfo>,
+    ) -> Manager {
+        let mut manager = Manager::empty(now, config);
+        manager.begin_create(tag, history, spec, devices);
+        manager.pump();
+        manager
     }
 
-    /// The array's UUID.
-    pub fn uuid(&self) -> Uuid {
-        self.config.array_uuid
+    /// Puts an array together from the devices that are there; members that are not among them are recorded as failed. The
+    /// caller has waited for late devices. Answered like a creation. `history` is a fresh random UUID.
+    pub fn assemble(
+        now: Tick,
+        config: Config,
+        tag: CommandTag,
+        history: Uuid,
+        devices: Vec<DeviceInfo>,
+        force: bool,
+    ) -> Manager {
+        let mut manager = Manager::empty(now, config);
+        manager.begin_assemble(tag, history, devices, force);
+        manager.pump();
+        manager
     }
 
     /// Takes a metadata read's answer.
     pub fn read_done(&mut self, now: Tick, tag: MetaTag, result: Result<Vec<u8>, IoStatus>) {
         self.now = now;
-        match self.pending.remove(&tag.0) {
-            Some(Pending::Create(step)) => self.create_read(step, result),
-            Some(Pending::Assemble(step)) => self.assemble_read(step, result),
-            Some(Pending::Check(step)) => self.check_read(step, result),
-            _ => {}
+        if let Some(Pending::Task(device, part)) = self.pending.remove(&tag) {
+            self.task_io.read_done(device, part, result);
         }
+        self.pump();
     }
 
     /// Takes a metadata write's, flush's or zero's answer.
     pub fn done(&mut self, now: Tick, tag: MetaTag, status: IoStatus) {
         self.now = now;
-        match self.pending.remove(&tag.0) {
-            Some(Pending::Create(step)) => self.create_done(step, status),
-            Some(Pending::CommitWrite(member)) => self.commit_written(member, status),
-            Some(Pending::CommitFlush(member)) => self.commit_flushed(member, status),
-            Some(Pending::Check(step)) => self.check_done(step, status),
-            Some(Pending::CleanFlush(attempt, member)) => self.clean_flushed(attempt, member, status),
-            Some(Pending::Zero) => self.zeroed(status),
-            Some(Pending::ZeroFlush) => self.zero_flushed(status),
-            Some(Pending::StopFlush(member)) => self.stop_flushed(member, status),
-            Some(Pending::Erase) => self.erased(status),
-            // A superblock copy that could not be repaired is still one good copy; the next assembly tries again.
+        match self.pending.remove(&tag) {
+            Some(Pending::Commit(member)) => self.commit_done(member, status),
+            Some(Pending::Task(device, _)) => self.task_io.done(device, status),
+            Some(Pending::PassFlush(pass, member)) => self.pass_flushed(pass, member, status),
+            Some(Pending::CleanFlush(round, member)) => self.clean_flushed(round, member, status),
             _ => {}
         }
+        self.pump();
     }
 
     /// All engines have the view.
     pub fn published(&mut self, now: Tick, tag: MetaTag) {
         self.now = now;
-        if let Some(Pending::Publish(after)) = self.pending.remove(&tag.0) {
-            for after in after {
-                self.go_on(after);
-            }
+        if let Some(Pending::Publish) = self.pending.remove(&tag) {
+            self.publish_done();
         }
+        self.pump();
     }
 
-    /// Nothing is in flight in any engine.
+    /// All requests that were in flight at the [`ManagerAction::Quiesce`] have ended.
     pub fn quiesced(&mut self, now: Tick, tag: MetaTag) {
         self.now = now;
-        match self.pending.remove(&tag.0) {
-            Some(Pending::Quiesce) => self.stop_flush(),
-            Some(Pending::CleanQuiesce(attempt)) => self.clean_flush(attempt),
+        match self.pending.remove(&tag) {
+            Some(Pending::TaskQuiesce) => self.task_io.outstanding -= 1,
+            Some(Pending::CleanQuiesce(round)) => self.clean_quiesced(round),
+            Some(Pending::Released(sequence)) => self.graveyard.retain(|(s, ..)| *s > sequence),
             _ => {}
         }
+        self.pump();
     }
 
     /// A stripe's rebuild or resync has ended.
     pub fn maintained(&mut self, now: Tick, tag: MetaTag, status: ReqStatus) {
         self.now = now;
-        if let Some(Pending::Maintain { operation }) = self.pending.remove(&tag.0) {
-            self.stripe_done(operation, status);
+        if let Some(Pending::Stripe(pass)) = self.pending.remove(&tag) {
+            self.stripe_done(pass, status);
         }
+        self.pump();
     }
 
     /// An engine's event.
     pub fn event(&mut self, now: Tick, event: Event) {
         self.now = now;
+        if self.state == ArrayState::Stopped {
+            return;
+        }
         match event {
-            Event::MemberFailed { member, status } => self.member_failed(member.0, failure_text(status)),
-            Event::DirtyNeeded { volume } => self.mark_dirty(volume),
-            Event::ReadRepaired { member, .. } => {
-                if let Some(count) = self.read_repairs.get_mut(member.0 as usize) {
-                    *count += 1;
+            Event::MemberFailed { member, status } => self.member_failed(member, status),
+            Event::DirtyNeeded { volume } => self.dirty_needed(volume),
+            Event::ReadRepaired { member, offset, len } => {
+                if let Some(place) = self.places.get_mut(usize::from(member.0)) {
+                    place.counters.read_repairs += 1;
+                    // A failing drive repairs thousands of blocks; powers of two say it often enough.
+                    if place.counters.read_repairs.is_power_of_two() {
+                        let message = format!(
+                            "{} could not read {len} bytes at {offset}; they were rebuilt from the other members and \
+                             rewritten ({} such repairs so far); replace the drive if the number keeps growing",
+                            self.member_name(member.0),
+                            self.places[usize::from(member.0)].counters.read_repairs,
+                        );
+                        self.notice(Severity::Warning, "read-repaired", Some(member), None, message);
+                    }
                 }
             }
             Event::DataLost { volume, offset, len } => {
-                *self.lost_bytes.entry(volume.0).or_default() += u64::from(len);
-                let name = self.volume_name(volume);
-                self.notice(
-                    Severity::Error,
-                    "data-lost",
-                    None,
-                    Some(volume),
-                    format!("{len} bytes at {offset} of volume '{name}' can be neither read nor rebuilt: restore them from a backup by writing them again"),
-                );
+                let lost = self.lost_bytes.entry(volume).or_default();
+                let (before, after) = (*lost, *lost + u64::from(len));
+                *lost = after;
+                if before == 0 || before.ilog2() != after.ilog2() {
+                    let message = format!(
+                        "{len} bytes at {offset} of {} can be neither read nor rebuilt ({after} bytes so far); restore \
+                         them from a backup: a write to them makes them readable again",
+                        self.volume_name(volume),
+                    );
+                    self.notice(Severity::Error, "data-lost", None, Some(volume), message);
+                }
             }
         }
+        self.pump();
     }
 
-    /// A command; answered by [`ManagerAction::Reply`]. Commands that need the whole array (a new volume, a new member)
-    /// wait for each other.
+    /// A command; answered by [`ManagerAction::Reply`].
     pub fn command(&mut self, now: Tick, tag: CommandTag, command: Command) {
         self.now = now;
-        if !matches!(self.phase, Phase::Running) {
-            let text =
-                format!("array '{}' is not running: wait until it is assembled, or assemble it again", self.name);
-            return self.refuse(tag, ErrorKind::FailedPrecondition, text);
+        match self.state {
+            ArrayState::Running => match command {
+                // These must not wait behind a creation that zeroes for minutes.
+                Command::FailMember(member) => self.fail_command(tag, member),
+                Command::CancelOperation(id) => self.cancel_command(tag, id),
+                command => self.queue.push_back((tag, command)),
+            },
+            ArrayState::Starting => self.queue.push_back((tag, command)),
+            ArrayState::Failed if matches!(command, Command::Stop) => self.queue.push_back((tag, command)),
+            _ => self.reply(tag, Err(self.not_running())),
         }
-        match command {
-            Command::AddMember { .. } | Command::ReplaceMember { .. } | Command::CreateVolume(_)
-                if self.check.is_some() || self.new_volume.is_some() =>
-            {
-                self.waiting.push_back((tag, command));
-            }
-            Command::AddMember { device, uuid, wipe } => self.add_member(tag, device, uuid, wipe),
-            Command::FailMember(member) => self.fail_member(tag, member.0),
-            Command::RemoveMember(member) => self.remove_member(tag, member.0),
-            Command::ReplaceMember { member, device, uuid, wipe } => {
-                self.replace_member(tag, member.0, device, uuid, wipe);
-            }
-            Command::CreateVolume(spec) => self.create_volume(tag, spec),
-            Command::DeleteVolume(volume) => self.delete_volume(tag, volume),
-            Command::CancelOperation(id) => self.cancel(tag, id),
-            Command::Stop => self.stop(tag),
-            Command::Delete => self.delete(tag),
-        }
+        self.pump();
     }
 
     /// The next thing to do.
     pub fn next_action(&mut self) -> Option<ManagerAction> {
-        if self.actions.is_empty() {
-            if self.check.is_none()
-                && self.new_volume.is_none()
-                && let Some((tag, command)) = self.waiting.pop_front()
-            {
-                self.command(self.now, tag, command);
-            }
-            self.pump_commit();
-            self.pump_job();
-        }
         self.actions.pop_front()
     }
 
     /// When to call [`Manager::tick`] even if nothing completes.
     pub fn next_deadline(&self) -> Option<Tick> {
-        if matches!(self.phase, Phase::Running) { self.clean_due() } else { None }
+        if self.cleaning.is_some() || self.state != ArrayState::Running {
+            return None;
+        }
+        self.clean_at.values().map(|(at, _)| *at).min()
     }
 
     /// The clock has reached [`Manager::next_deadline`]. Harmless at any other time.
     pub fn tick(&mut self, now: Tick) {
         self.now = now;
-        self.clean_idle();
+        if self.next_deadline().is_some_and(|at| at <= now) {
+            self.pump();
+        }
     }
 
-    /// Number of shards of the array, 0 until it is known.
-    pub fn shards(&self) -> u16 {
-        if matches!(self.phase, Phase::Assembling(_)) { 0 } else { self.layout.shards }
+    /// The array's name; empty until it is known.
+    pub fn name(&self) -> &str {
+        &self.identity.name
+    }
+
+    /// The array's UUID; zero until it is known.
+    pub fn uuid(&self) -> Uuid {
+        self.identity.uuid
     }
 
     /// The shard that owns a stripe.
     pub fn shard(&self, volume: VolumeId, group: u32, stripe: u32) -> u16 {
-        self.config.volumes.iter().find(|v| v.id == volume.0).map_or(0, |v| v.geometry.shard(group, stripe))
+        let volume = self.wanted.volumes.iter().find(|v| v.id == volume.0);
+        volume.map_or(0, |v| v.geometry.shard(group, stripe))
+    }
+
+    /// Number of shards of the array, 0 until it is known.
+    pub fn shards(&self) -> u16 {
+        self.identity.shards
+    }
+
+    /// Steps every machine until none of them moves.
+    fn pump(&mut self) {
+        loop {
+            let mut moved = self.step_commit();
+            moved |= self.step_task();
+            moved |= self.step_maintenance();
+            moved |= self.step_cleaning();
+            self.answer_waiting();
+            if !moved {
+                return;
+            }
+        }
+    }
+
+    fn answer_waiting(&mut self) {
+        let failed = self.state == ArrayState::Failed;
+        let published = self.published;
+        let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.retain(|(sequence, tag, answer)| {
+            if *sequence <= published {
+                // With no member left nothing counts, whatever was published.
+                let result = if failed { Err(self.not_running()) } else { Ok(answer.clone()) };
+                self.reply(*tag, result);
+            }
+            *sequence > published
+        });
+        self.waiting = waiting;
+    }
+
+    /// The configuration has been changed: it must be committed and published. Returns the number to wait for.
+    fn changed(&mut self) -> u64 {
+        self.sequence += 1;
+        self.commit_needed = true;
+        self.sequence
+    }
+
+    /// Only views look different: they must be published.
+    fn view_changed(&mut self) -> u64 {
+        self.sequence += 1;
+        self.publish_needed = true;
+        self.sequence
     }
 
     fn tag(&mut self, pending: Pending) -> MetaTag {
-        let tag = self.next_tag;
         self.next_tag += 1;
+        let tag = MetaTag(self.next_tag);
         self.pending.insert(tag, pending);
-        MetaTag(tag)
+        tag
     }
 
-    fn write(&mut self, pending: Pending, device: DeviceId, offset: u64, bytes: Vec<u8>) {
-        let tag = self.tag(pending);
-        self.actions.push_back(ManagerAction::Write { tag, device, offset, bytes });
-    }
-
-    fn read(&mut self, pending: Pending, device: DeviceId, offset: u64, len: u32) {
-        let tag = self.tag(pending);
-        self.actions.push_back(ManagerAction::Read { tag, device, offset, len });
-    }
-
-    fn flush(&mut self, pending: Pending, device: DeviceId) {
-        let tag = self.tag(pending);
-        self.actions.push_back(ManagerAction::Flush { tag, device });
-    }
-
-    fn reply(&mut self, tag: CommandTag, answer: Answer) {
-        self.actions.push_back(ManagerAction::Reply { tag, result: Ok(answer) });
-    }
-
-    fn refuse(&mut self, tag: CommandTag, kind: ErrorKind, message: impl Into<String>) {
-        let error = ManageError { kind, message: message.into() };
-        self.actions.push_back(ManagerAction::Reply { tag, result: Err(error) });
+    fn reply(&mut self, tag: CommandTag, result: Result<Answer, ManageError>) {
+        self.actions.push_back(ManagerAction::Reply { tag, result });
     }
 
     fn notice(
         &mut self,
         severity: Severity,
         code: &'static str,
-        member: Option<u16>,
+        member: Option<MemberId>,
         volume: Option<VolumeId>,
         message: String,
     ) {
-        let member = member.map(MemberId);
         self.actions.push_back(ManagerAction::Notice(Notice { severity, code, member, volume, message }));
     }
 
-    /// Members that metadata is written to.
-    fn reachable(&self) -> Vec<(u16, DeviceId)> {
-        let active = |m: u16| {
-            matches!(self.config.members[m as usize].state, RecordState::Active | RecordState::Spare)
-                && !self.lost.contains(&m)
+    fn not_running(&self) -> ManageError {
+        let why = if self.reason.is_empty() { String::new() } else { format!(": {}", self.reason) };
+        let what = match self.state {
+            ArrayState::Failed => "has no member left that could hold its configuration",
+            _ => "is not running",
         };
-        (0..self.config.members.len() as u16)
-            .filter(|m| active(*m))
-            .filter_map(|m| self.devices[m as usize].as_ref().map(|d| (m, d.id)))
-            .collect()
+        refuse(ErrorKind::FailedPrecondition, format!("array '{}' {what}{why}", self.identity.name))
     }
 
-    fn push_member(&mut self, device: Option<DeviceInfo>, reason: &str) {
-        self.devices.push(device);
-        self.reasons.push(reason.to_string());
-        self.read_repairs.push(0);
-        self.write_errors.push(0);
-    }
-
-    fn volume_name(&self, id: VolumeId) -> String {
-        self.config.volumes.iter().find(|v| v.id == id.0).map_or_else(|| id.0.to_string(), |v| v.name.clone())
-    }
-
-    fn go_on(&mut self, after: After) {
-        match after {
-            After::Reply(tag, answer) => self.reply(tag, answer),
-            After::Run(operation) => self.run_operation(operation),
-            After::CleanQuiesce(attempt) => self.clean_quiesce(attempt),
-            After::Stopped(tag) => {
-                self.phase = Phase::Over;
-                self.reply(tag, Answer::Done);
-            }
+    /// How messages call a member.
+    fn member_name(&self, member: u16) -> String {
+        match self.wanted.members.get(usize::from(member)) {
+            Some(record) if !record.address.is_empty() => format!("member {member} ({})", record.address),
+            _ => format!("member {member}"),
         }
+    }
+
+    /// How messages call a volume.
+    fn volume_name(&self, volume: VolumeId) -> String {
+        match self.wanted.volumes.iter().find(|v| v.id == volume.0) {
+            Some(v) => format!("volume '{}'", v.name),
+            None => format!("volume {}", volume.0),
+        }
+    }
+
+    /// The device of a member that is read and written.
+    fn live_device(&self, member: u16) -> Option<DeviceId> {
+        let record = self.wanted.members.get(usize::from(member))?;
+        let live = matches!(record.state, ondisk::RecordState::Active | ondisk::RecordState::Spare);
+        self.places[usize::from(member)].device.as_ref().filter(|_| live).map(|d| d.id)
+    }
+
+    /// Members that are read and written.
+    fn live_members(&self) -> Vec<(u16, DeviceId)> {
+        (0..self.wanted.members.len() as u16).filter_map(|m| Some((m, self.live_device(m)?))).collect()
     }
 }
 
-/// A device's answer in words.
-fn failure_text(status: IoStatus) -> &'static str {
+/// A refusal.
+fn refuse(kind: ErrorKind, message: impl Into<String>) -> ManageError {
+    ManageError { kind, message: message.into() }
+}
+
+/// What a device's answer makes of its member.
+fn reason_of(status: IoStatus) -> FailReason {
     match status {
-        IoStatus::NoSpace => "no space",
-        IoStatus::Timeout => "no answer in time",
-        IoStatus::ReadError => "read error",
-        IoStatus::DeviceError | IoStatus::Miscompare | IoStatus::Ok => "device error",
+        IoStatus::NoSpace => FailReason::NoSpace,
+        IoStatus::Timeout => FailReason::Timeout,
+        _ => FailReason::Device,
+    }
+}
+
+/// A reason in words.
+fn reason_text(reason: FailReason) -> &'static str {
+    match reason {
+        FailReason::Fine => "",
+        FailReason::Device => "a write or flush failed",
+        FailReason::NoSpace => "no space",
+        FailReason::Timeout => "it did not answer in time",
+        FailReason::Missing => "it was missing at assembly",
+        FailReason::Stale => "it is stale: the array went on without it",
+        FailReason::Operator => "failed by an operator",
+        FailReason::Replaced => "it is being replaced",
     }
 }
 

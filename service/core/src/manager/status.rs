@@ -1,65 +1,70 @@
-//! The array as the control plane shows it.
+//! The snapshot for the control plane.
 
-use super::{
-    ArrayState, ArrayStatus, Health, Manager, MemberStatus, OperationKind, OperationState, Phase, VolumeStatus,
-};
+use super::commit::member_state;
+use super::redundancy::{degraded, volume_viable};
+use super::{ArrayStatus, Health, Manager, MemberStatus, OperationKind, VolumeStatus, reason_text};
 use crate::action::{MemberId, VolumeId};
 use crate::ondisk::{RecordState, VolumeRecord, extents_of};
-use crate::view::{MemberState, SlotState};
 
 impl Manager {
-    /// A snapshot.
+    /// A snapshot for the control plane.
     pub fn status(&self) -> ArrayStatus {
+        let mut used = vec![0u32; self.wanted.members.len()];
+        for s in self.wanted.volumes.iter().flat_map(|v| &v.groups).flat_map(|g| &g.slots) {
+            used[usize::from(s.member)] += 1;
+        }
+        let members = self.wanted.members.iter().zip(&self.places).zip(used).enumerate();
+        let members = members.filter(|(_, ((m, _), _))| m.state != RecordState::Removed);
         ArrayStatus {
-            name: self.name.clone(),
-            uuid: self.config.array_uuid,
-            generation: self.config.generation,
-            extent: self.layout.extent,
-            shards: self.layout.shards,
-            state: match self.phase {
-                Phase::Creating(_) | Phase::Assembling(_) => ArrayState::Starting,
-                Phase::Running => ArrayState::Running,
-                Phase::Stopping(..) | Phase::Erasing(..) => ArrayState::Stopping,
-                Phase::Over => ArrayState::Stopped,
-                Phase::Failed => ArrayState::Failed,
-            },
-            reason: String::new(),
-            members: self.member_status(),
-            volumes: self.config.volumes.iter().map(|v| self.volume_status(v)).collect(),
-            operations: self.operations.clone(),
+            name: self.identity.name.clone(),
+            uuid: self.identity.uuid,
+            state: self.state,
+            reason: self.reason.clone(),
+            generation: self.committed.generation,
+            extent: self.identity.extent,
+            shards: self.identity.shards,
+            members: members
+                .map(|(id, ((record, place), extents_used))| MemberStatus {
+                    id: MemberId(id as u16),
+                    uuid: record.uuid,
+                    state: member_state(record.state),
+                    reason: reason_text(record.reason).into(),
+                    device: place.device.as_ref().map(|d| d.id),
+                    address: record.address.clone(),
+                    size: record.size,
+                    extents_used,
+                    extents: extents_of(record.size, self.identity.data_offset, self.identity.extent.max(1)),
+                    write_errors: place.counters.write_errors,
+                    read_repairs: place.counters.read_repairs,
+                })
+                .collect(),
+            volumes: self.wanted.volumes.iter().map(|v| self.volume_status(v)).collect(),
+            operations: self.maintenance.operations.clone(),
         }
     }
 
-    fn member_status(&self) -> Vec<MemberStatus> {
-        let used = self.used_extents();
-        self.config
-            .members
-            .iter()
-            .enumerate()
-            .filter(|(_, m)| m.state != RecordState::Removed)
-            .filter(|(i, _)| *i < self.devices.len())
-            .map(|(i, m)| MemberStatus {
-                id: MemberId(i as u16),
-                uuid: m.uuid,
-                address: m.address.clone(),
-                state: match m.state {
-                    _ if !self.usable(i as u16) => MemberState::Failed,
-                    RecordState::Spare => MemberState::Spare,
-                    _ => MemberState::Active,
-                },
-                reason: self.reasons[i].clone(),
-                size: m.size,
-                extents: extents_of(m.size, self.layout.data_offset, self.layout.extent),
-                extents_used: used[i].iter().filter(|u| **u).count() as u32,
-                write_errors: self.write_errors[i],
-                read_repairs: self.read_repairs[i],
-                device: self.devices[i].as_ref().map(|d| d.id),
-            })
-            .collect()
-    }
-
     fn volume_status(&self, v: &VolumeRecord) -> VolumeStatus {
-        let (health, reason) = self.health(v);
+        let groups_degraded = v.groups.iter().filter(|g| degraded(g)).count() as u32;
+        let groups_unsynced = v.groups.iter().filter(|g| !g.synced).count() as u32;
+        let gone: Vec<String> = {
+            let missing = v.groups.iter().flat_map(|g| &g.slots).filter(|s| !super::redundancy::in_sync(s));
+            let mut members: Vec<u16> = missing.map(|s| s.member).collect();
+            members.sort_unstable();
+            members.dedup();
+            members.into_iter().map(|m| self.member_name(m)).collect()
+        };
+        let all = v.groups.len();
+        let (health, reason) = if !volume_viable(v) {
+            (Health::Failed, format!("more is missing than the level survives: {}", gone.join(", ")))
+        } else if groups_degraded > 0 && self.maintenance.running(OperationKind::Rebuild).is_some() {
+            (Health::Rebuilding, format!("{groups_degraded} of {all} groups are being rebuilt"))
+        } else if groups_degraded > 0 {
+            (Health::Degraded, format!("{groups_degraded} of {all} groups miss {}", gone.join(", ")))
+        } else if groups_unsynced > 0 {
+            (Health::Resyncing, format!("{groups_unsynced} of {all} groups are not known to match"))
+        } else {
+            (Health::Healthy, String::new())
+        };
         VolumeStatus {
             id: VolumeId(v.id),
             uuid: v.uuid,
@@ -71,43 +76,10 @@ impl Manager {
             dirty: v.dirty,
             health,
             reason,
-            groups: v.groups.len() as u32,
-            groups_unsynced: v.groups.iter().filter(|g| !g.synced).count() as u32,
-            groups_degraded: v
-                .groups
-                .iter()
-                .filter(|g| g.slots.iter().any(|s| self.live_state(s.member, s.state) != SlotState::InSync))
-                .count() as u32,
-            lost_bytes: self.lost_bytes.get(&v.id).copied().unwrap_or(0),
+            groups: all as u32,
+            groups_unsynced,
+            groups_degraded,
+            lost_bytes: self.lost_bytes.get(&VolumeId(v.id)).copied().unwrap_or(0),
         }
-    }
-
-    fn health(&self, v: &VolumeRecord) -> (Health, String) {
-        let states: Vec<SlotState> =
-            v.groups.iter().flat_map(|g| &g.slots).map(|s| self.live_state(s.member, s.state)).collect();
-        let count = |state| states.iter().filter(|s| **s == state).count();
-        let (missing, rebuilding) = (count(SlotState::Missing), count(SlotState::Rebuilding));
-        let unsynced = v.groups.iter().filter(|g| !g.synced).count();
-        if !v.groups.iter().all(|g| self.alive(&v.geometry, g)) {
-            return (Health::Failed, "more members are missing than the level can do without".to_string());
-        }
-        if missing > 0 {
-            return (
-                Health::Degraded,
-                format!("{missing} of {} extents are missing and no spare takes their place", states.len()),
-            );
-        }
-        if rebuilding > 0 {
-            let running =
-                self.operations.iter().any(|o| o.kind == OperationKind::Rebuild && o.state == OperationState::Running);
-            if running {
-                return (Health::Rebuilding, format!("{rebuilding} of {} extents are being rebuilt", states.len()));
-            }
-            return (Health::Degraded, format!("{rebuilding} of {} extents wait for a rebuild", states.len()));
-        }
-        if unsynced > 0 {
-            return (Health::Resyncing, format!("{unsynced} of {} groups are not resynced yet", v.groups.len()));
-        }
-        (Health::Healthy, String::new())
     }
 }

@@ -446,8 +446,8 @@ pub struct OperationStatus {
     pub volume: Option<VolumeId>,
     /// The member whose extents are rebuilt.
     pub member: Option<MemberId>,
-    /// Bytes of data whose redundancy is done.
+    /// Bytes of data whose redundancy is done; for a creation, bytes of members that are zeroed.
     pub done: u64,
-    /// Bytes of data in all.
+    /// All of them.
     pub total: u64,
 }

@@ -1,237 +1,376 @@
-//! Volumes: created on zeroed extents, so that they start in sync, and deleted.
+//! Volumes: creation and deletion.
 
-use std::collections::BTreeMap;
-
-use super::create::check_name;
-use super::{After, Answer, CommandTag, DeviceId, ErrorKind, ManageError, Manager, ManagerAction, Pending, VolumeSpec};
-use crate::action::{IoStatus, VolumeId};
+use super::redundancy::{Used, tolerance};
+use super::task::Next;
+use super::{
+    Answer, ErrorKind, ManageError, Manager, ManagerAction, OperationKind, OperationState, OperationStatus, Pending,
+    Severity, VolumeSpec, refuse,
+};
+use crate::action::VolumeId;
 use crate::alloc::{Candidate, Kind, Role, place};
 use crate::geometry::{Geometry, Level};
-use crate::ondisk::{GroupRecord, RecordState, SlotRecord, VolumeRecord, encode_config};
+use crate::ondisk::{GroupRecord, RecordState, SlotRecord, VolumeRecord, extents_of};
 use crate::view::SlotState;
 
-/// A volume whose extents are being zeroed.
-pub(super) struct NewVolume {
-    tag: CommandTag,
-    record: VolumeRecord,
-    outstanding: usize,
-    failed: Option<IoStatus>,
-    devices: Vec<DeviceId>,
+/// Most bytes that one order zeroes, so that progress is seen and a slow device is not busy for minutes with one.
+const ZERO_PIECE: u64 = 1 << 30;
+/// Orders to zero in one phase.
+const ZERO_BATCH: usize = 16;
+
+enum Phase {
+    Allocate,
+    Zero,
+    Commit,
+    Done,
+}
+
+pub(super) struct CreateVolumeTask {
+    phase: Phase,
+    spec: VolumeSpec,
+    /// What is being made, once it is placed.
+    pub volume: Option<VolumeRecord>,
+    /// Runs that are still to be zeroed: member, byte offset, length.
+    todo: Vec<(u16, u64, u64)>,
+    /// Bytes ordered in the phase that is under way.
+    ordered: u64,
+    pub operation: Option<u64>,
+}
+
+impl CreateVolumeTask {
+    pub fn new(spec: VolumeSpec) -> CreateVolumeTask {
+        CreateVolumeTask { phase: Phase::Allocate, spec, volume: None, todo: Vec::new(), ordered: 0, operation: None }
+    }
+}
+
+pub(super) struct DeleteVolumeTask {
+    volume: VolumeId,
+    deleted: Option<u64>,
+}
+
+impl DeleteVolumeTask {
+    pub fn new(volume: VolumeId) -> DeleteVolumeTask {
+        DeleteVolumeTask { volume, deleted: None }
+    }
 }
 
 impl Manager {
-    fn plan_volume(&self, spec: &VolumeSpec) -> Result<VolumeRecord, ManageError> {
-        let invalid = |message: String| ManageError { kind: ErrorKind::InvalidArgument, message };
-        check_name("a volume", &spec.name)?;
-        if self.config.volumes.iter().any(|v| v.name == spec.name) {
-            let message = format!("array '{}' has a volume '{}' already: choose another name", self.name, spec.name);
-            return Err(ManageError { kind: ErrorKind::AlreadyExists, message });
+    pub(super) fn create_volume_phase(&mut self, t: &mut CreateVolumeTask) -> Next {
+        // A device that cannot zero fails like one that cannot write.
+        for (device, status) in self.task_io.take_failed() {
+            if let Some((member, _)) = self.live_members().into_iter().find(|(_, d)| *d == device) {
+                self.fail_member(member, super::reason_of(status));
+            }
         }
-        let active = (0..self.config.members.len() as u16)
-            .filter(|m| self.config.members[*m as usize].state == RecordState::Active && self.usable(*m))
-            .count() as u16;
-        let widest = if spec.level == Level::Raid10 { active & !1 } else { active };
-        let width = spec.width.unwrap_or(widest);
-        if width > active {
-            return Err(invalid(format!(
-                "a width of {width} needs as many active members; array '{}' has {active}",
-                self.name
-            )));
+        if let Some(e) = self.lost_while_creating(t).or_else(|| self.cancelled_while_creating(t)) {
+            return Next::End(Err(e));
         }
+        match t.phase {
+            Phase::Allocate => {
+                let mut volume = match self.place_volume(&t.spec) {
+                    Ok(volume) => volume,
+                    Err(e) => return Next::End(Err(e)),
+                };
+                t.phase = if self.begin_zero(t, &volume) {
+                    Phase::Zero
+                } else {
+                    mark_unsynced(&mut volume);
+                    Phase::Commit
+                };
+                t.volume = Some(volume);
+                Next::Phase
+            }
+            Phase::Zero => {
+                self.zero_progress(t);
+                if t.todo.is_empty() {
+                    for member in members_of(t.volume.as_ref()) {
+                        if let Some(device) = self.live_device(member) {
+                            self.task_flush(device);
+                        }
+                    }
+                    t.phase = Phase::Commit;
+                    return Next::Phase;
+                }
+                for (member, offset, len) in t.todo.drain(..t.todo.len().min(ZERO_BATCH)) {
+                    if let Some(device) = self.live_device(member) {
+                        t.ordered += len;
+                        self.task_zero(device, offset, len);
+                    }
+                }
+                Next::Phase
+            }
+            Phase::Commit => {
+                if let Some(volume) = &t.volume {
+                    self.wanted.next_volume = volume.id + 1;
+                    self.wanted.volumes.push(volume.clone());
+                }
+                t.phase = Phase::Done;
+                Next::Published(self.changed())
+            }
+            Phase::Done => {
+                let id = VolumeId(t.volume.as_ref().map_or(0, |v| v.id));
+                let message = format!("{} created", self.volume_name(id));
+                self.notice(Severity::Info, "volume-created", None, Some(id), message);
+                Next::End(Ok(Answer::Volume(id)))
+            }
+        }
+    }
+
+    /// A member failed before the volume was committed: the volume would be born degraded. Nothing is lost by trying again.
+    fn lost_while_creating(&self, t: &CreateVolumeTask) -> Option<ManageError> {
+        if matches!(t.phase, Phase::Done) {
+            return None;
+        }
+        let lost = members_of(t.volume.as_ref()).into_iter().find(|m| self.live_device(*m).is_none())?;
+        Some(refuse(
+            ErrorKind::Device,
+            format!(
+                "{} failed while volume '{}' was being created; nothing was created. Replace the member, or create the \
+                 volume again on the others",
+                self.member_name(lost),
+                t.spec.name
+            ),
+        ))
+    }
+
+    fn cancelled_while_creating(&self, t: &CreateVolumeTask) -> Option<ManageError> {
+        let operation = self.maintenance.operations.iter().find(|o| Some(o.id) == t.operation)?;
+        let cancelled = operation.state == OperationState::Cancelled && !matches!(t.phase, Phase::Done);
+        cancelled.then(|| {
+            let message = format!("the creation of volume '{}' was cancelled; nothing was created", t.spec.name);
+            refuse(ErrorKind::FailedPrecondition, message)
+        })
+    }
+
+    fn place_volume(&self, spec: &VolumeSpec) -> Result<VolumeRecord, ManageError> {
+        let invalid = |message: String| refuse(ErrorKind::InvalidArgument, message);
+        super::create::check_name("a volume", &spec.name)?;
+        if self.wanted.volumes.iter().any(|v| v.name == spec.name) {
+            return Err(refuse(
+                ErrorKind::AlreadyExists,
+                format!("array '{}' has a volume '{}' already", self.identity.name, spec.name),
+            ));
+        }
+        if !matches!(spec.block_size, 512 | 4096) {
+            return Err(invalid(format!("a volume's block size is 512 or 4096, not {}", spec.block_size)));
+        }
+        let active: Vec<u16> = (0..self.wanted.members.len() as u16)
+            .filter(|m| self.wanted.members[usize::from(*m)].state == RecordState::Active)
+            .filter(|m| self.live_device(*m).is_some())
+            .collect();
+        let all = active.len() as u16;
+        let width = spec.width.unwrap_or(if spec.level == Level::Raid10 { all & !1 } else { all });
         let geometry = Geometry {
             level: spec.level,
             width,
             chunk: spec.chunk,
-            extent: self.layout.extent,
-            shards: self.layout.shards,
+            extent: self.identity.extent,
+            shards: self.identity.shards,
         };
-        geometry.validate().map_err(|e| invalid(format!("volume '{}' cannot be made: {e}", spec.name)))?;
-        if !matches!(spec.block_size, 512 | 4096) {
-            return Err(invalid(format!("a block size of {} is not possible: choose 512 or 4096", spec.block_size)));
-        }
-        let coarse = self.devices.iter().flatten().find(|d| d.block_size > spec.block_size);
-        if let Some(d) = coarse {
+        geometry.validate().map_err(|e| invalid(format!("volume '{}': {e}", spec.name)))?;
+        if width > all {
             return Err(invalid(format!(
-                "{} has blocks of {} bytes, so a volume with blocks of {} is not possible: use --block-size 4096",
-                d.address, d.block_size, spec.block_size
+                "a width of {width} needs as many active members, and array '{}' has {all}: add members or choose a \
+                 smaller width",
+                self.identity.name
             )));
         }
-        if spec.size == Some(0) || spec.size.is_some_and(|s| !s.is_multiple_of(u64::from(spec.block_size))) {
-            return Err(invalid(format!(
-                "a volume's size is a multiple of its block size, {} bytes, and not 0",
-                spec.block_size
-            )));
+        if let Some(size) = spec.size
+            && (size == 0 || !size.is_multiple_of(4096))
+        {
+            return Err(invalid(format!("a volume's size is a multiple of 4096 bytes, not {size}")));
         }
-        let groups = self.place_groups(&geometry, spec.size, &spec.name)?;
-        let size = spec.size.unwrap_or(geometry.group_bytes() * groups.len() as u64);
-        Ok(VolumeRecord {
-            id: self.config.next_volume,
+        let wanted = spec.size.map(|s| s.div_ceil(geometry.group_bytes()));
+        let groups = self.place_groups(width, &active, wanted);
+        let room = groups.len() as u64 * geometry.group_bytes();
+        if groups.is_empty() || wanted.is_some_and(|n| n > groups.len() as u64) {
+            return Err(refuse(
+                ErrorKind::NoSpace,
+                format!(
+                    "no space for volume '{}': {} bytes asked for, at most {room} are free at this level and width. Ask for \
+                     less, delete a volume or add members",
+                    spec.name,
+                    spec.size.unwrap_or(geometry.group_bytes()),
+                ),
+            ));
+        }
+        let volume = VolumeRecord {
+            id: self.wanted.next_volume,
             uuid: spec.uuid,
             name: spec.name.clone(),
             geometry,
-            size,
+            size: spec.size.unwrap_or(room),
             block_size: spec.block_size,
             policy: spec.policy,
             dirty: false,
             groups,
-        })
+        };
+        let mut config = self.wanted.clone();
+        config.volumes.push(volume.clone());
+        if !config.room_for_volume() || !self.fits(&config) {
+            return Err(refuse(
+                ErrorKind::NoSpace,
+                "the array's configuration has no room for this volume: use larger extents or fewer volumes",
+            ));
+        }
+        Ok(volume)
     }
 
-    fn place_groups(
-        &self,
-        geometry: &Geometry,
-        size: Option<u64>,
-        name: &str,
-    ) -> Result<Vec<GroupRecord>, ManageError> {
-        let wanted = size.map_or(u64::MAX, |s| s.div_ceil(geometry.group_bytes()));
+    /// Places up to `wanted` groups, or as many as there is room for.
+    fn place_groups(&self, width: u16, active: &[u16], wanted: Option<u64>) -> Vec<GroupRecord> {
         let mut used = self.used_extents();
+        let mut free: Vec<u32> = active.iter().map(|m| used.free(*m)).collect();
+        let mut next = vec![0; active.len()];
         let mut groups = Vec::new();
-        while (groups.len() as u64) < wanted {
-            let candidates: Vec<Candidate> = (0..used.len() as u16)
-                .filter(|m| self.config.members[*m as usize].state == RecordState::Active && self.usable(*m))
-                .map(|m| Candidate {
-                    member: m,
-                    role: Role::from_code(self.config.members[m as usize].role).unwrap_or(Role::DataPreferred),
-                    free: used[m as usize].iter().filter(|u| !**u).count() as u32,
+        while wanted.is_none_or(|n| (groups.len() as u64) < n) {
+            let candidates: Vec<Candidate> = active
+                .iter()
+                .zip(&free)
+                .map(|(m, free)| {
+                    let role = Role::from_code(self.wanted.members[usize::from(*m)].role);
+                    Candidate { member: *m, role: role.unwrap_or(Role::DataPreferred), free: *free }
                 })
                 .collect();
-            let Some(members) = place(Kind::Data, geometry.width, &candidates) else { break };
-            let mut slots: Vec<SlotRecord> = members
-                .into_iter()
-                .map(|member| {
-                    let extent = used[member as usize].iter().position(|u| !*u).expect("a candidate has a free extent");
-                    used[member as usize][extent] = true;
-                    SlotRecord { member, extent: extent as u32, state: SlotState::InSync }
-                })
-                .collect();
-            // Groups rotate, so that column 0 is not always on the same member.
-            let n = slots.len();
-            slots.rotate_left(groups.len() % n);
+            let Some(members) = place(Kind::Data, width, &candidates) else { break };
+            let mut slots = Vec::with_capacity(members.len());
+            for member in members {
+                let at = active.iter().position(|m| *m == member).unwrap_or(0);
+                let Some(extent) = used.first_free(member, next[at]) else { return groups };
+                used.take(member, extent);
+                next[at] = extent + 1;
+                free[at] -= 1;
+                slots.push(SlotRecord { member, extent, state: SlotState::InSync });
+            }
             groups.push(GroupRecord { synced: true, slots });
         }
-        let have = groups.len() as u64;
-        if have == 0 || (size.is_some() && have < wanted) {
-            let room = have * geometry.group_bytes();
-            let message = format!(
-                "no space in array '{}' for volume '{name}': {} bytes were wanted, groups of {} members have room for {room}",
-                self.name,
-                size.map_or("some".to_string(), |s| s.to_string()),
-                geometry.width
-            );
-            return Err(ManageError { kind: ErrorKind::NoSpace, message });
-        }
-        Ok(groups)
+        groups
     }
 
-    pub(super) fn create_volume(&mut self, tag: CommandTag, spec: VolumeSpec) {
-        let mut record = match self.plan_volume(&spec) {
-            Ok(record) => record,
-            Err(e) => return self.refuse(tag, e.kind, e.message),
-        };
-        self.config.volumes.push(record.clone());
-        let len = encode_config(&self.config).len();
-        self.config.volumes.pop();
-        if len > self.layout.slot_len as usize {
-            let text = format!(
-                "array '{}' cannot record volume '{}': its configuration would take {len} bytes, a slot has {}; make it smaller",
-                self.name, record.name, self.layout.slot_len
-            );
-            return self.refuse(tag, ErrorKind::NoSpace, text);
+    /// Extents that belong to a slot, to a volume in the making, or to a deleted one that engines may still write to.
+    pub(super) fn used_extents(&self) -> Used {
+        let (data, extent) = (self.identity.data_offset, self.identity.extent);
+        let mut used = Used::new(self.wanted.members.iter().map(|m| extents_of(m.size, data, extent)));
+        used.take_all(&self.wanted.volumes);
+        // What counts may differ from what is wanted: until the change counts, the old owner's extents stay its own.
+        used.take_all(&self.committed.volumes);
+        if let Some(task) = &self.task
+            && let super::task::Kind::CreateVolume(t) = &task.kind
+            && let Some(volume) = &t.volume
+        {
+            used.take_all(std::slice::from_ref(volume));
         }
-        let fast = self.devices.iter().flatten().all(|d| d.fast_zero);
-        if !fast {
-            // Zeroing whole drives would take hours: redundancy is computed from what is there instead.
-            record.groups.iter_mut().for_each(|g| g.synced = false);
-            self.new_volume = Some(NewVolume { tag, record, outstanding: 0, failed: None, devices: Vec::new() });
-            return self.volume_ready();
+        for (_, member, extent) in &self.graveyard {
+            used.take(*member, *extent);
         }
-        let mut ranges: BTreeMap<DeviceId, Vec<u32>> = BTreeMap::new();
-        for slot in record.groups.iter().flat_map(|g| &g.slots) {
-            if let Some(device) = &self.devices[slot.member as usize] {
-                ranges.entry(device.id).or_default().push(slot.extent);
-            }
-        }
-        let mut zeros = Vec::new();
-        for (device, mut extents) in ranges.clone() {
-            extents.sort_unstable();
-            for run in extents.chunk_by(|a, b| a + 1 == *b) {
-                zeros.push((device, run[0], run.len() as u64));
-            }
-        }
-        let devices = ranges.into_keys().collect();
-        self.new_volume = Some(NewVolume { tag, record, outstanding: zeros.len(), failed: None, devices });
-        for (device, extent, count) in zeros {
-            let offset = self.layout.data_offset + u64::from(extent) * self.layout.extent;
-            let len = count * self.layout.extent;
-            let tag = self.tag(Pending::Zero);
-            self.actions.push_back(ManagerAction::Zero { tag, device, offset, len });
-        }
+        used
     }
 
-    fn new_volume_step(&mut self, status: IoStatus) -> bool {
-        let Some(new) = &mut self.new_volume else { return false };
-        new.outstanding -= 1;
-        if status != IoStatus::Ok {
-            new.failed = Some(status);
-        }
-        if new.outstanding > 0 {
+    /// Prepares the zeroing; false if it would not be quick: then the volume is resynced instead.
+    fn begin_zero(&mut self, t: &mut CreateVolumeTask, volume: &VolumeRecord) -> bool {
+        let quick = members_of(Some(volume))
+            .iter()
+            .all(|m| self.places[usize::from(*m)].device.as_ref().is_some_and(|d| d.fast_zero));
+        if !quick {
             return false;
         }
-        if let Some(status) = new.failed {
-            let (tag, name) = (new.tag, new.record.name.clone());
-            self.new_volume = None;
-            let text = format!(
-                "volume '{name}' was not created: a member failed while its extents were zeroed ({})",
-                super::failure_text(status)
-            );
-            self.refuse(tag, ErrorKind::Device, text);
-            return false;
+        let mut extents: Vec<(u16, u32)> =
+            volume.groups.iter().flat_map(|g| &g.slots).map(|s| (s.member, s.extent)).collect();
+        extents.sort_unstable();
+        let size = self.identity.extent;
+        for (member, extent) in &extents {
+            let offset = self.extent_offset(*extent);
+            match t.todo.last_mut() {
+                Some((m, o, len)) if m == member && *o + *len == offset && *len + size <= ZERO_PIECE => *len += size,
+                _ => t.todo.push((*member, offset, size)),
+            }
         }
+        // Members take turns, so that all devices work at once.
+        t.todo.sort_by_key(|(m, o, _)| (*o, *m));
+        let id = self.maintenance.next_operation();
+        self.maintenance.operations.push(OperationStatus {
+            id,
+            kind: OperationKind::Create,
+            state: OperationState::Running,
+            reason: String::new(),
+            volume: Some(VolumeId(volume.id)),
+            member: None,
+            done: 0,
+            total: extents.len() as u64 * size,
+        });
+        t.operation = Some(id);
         true
     }
 
-    pub(super) fn zeroed(&mut self, status: IoStatus) {
-        if !self.new_volume_step(status) {
-            return;
-        }
-        let Some(new) = &mut self.new_volume else { return };
-        let devices = std::mem::take(&mut new.devices);
-        new.outstanding = devices.len();
-        for device in devices {
-            self.flush(Pending::ZeroFlush, device);
+    fn zero_progress(&mut self, t: &mut CreateVolumeTask) {
+        let done = std::mem::take(&mut t.ordered);
+        if let Some(o) = self.maintenance.operations.iter_mut().find(|o| Some(o.id) == t.operation) {
+            o.done += done;
         }
     }
 
-    pub(super) fn zero_flushed(&mut self, status: IoStatus) {
-        if self.new_volume_step(status) {
-            self.volume_ready();
+    pub(super) fn end_create_operation(&mut self, t: &CreateVolumeTask, result: &Result<Answer, ManageError>) {
+        if let Some(o) = self
+            .maintenance
+            .operations
+            .iter_mut()
+            .find(|o| Some(o.id) == t.operation && o.state == OperationState::Running)
+        {
+            match result {
+                Ok(_) => {
+                    o.done = o.total;
+                    o.state = OperationState::Done;
+                }
+                Err(e) => {
+                    o.state = OperationState::Failed;
+                    o.reason.clone_from(&e.message);
+                }
+            }
         }
     }
 
-    fn volume_ready(&mut self) {
-        let Some(NewVolume { tag, mut record, .. }) = self.new_volume.take() else { return };
-        // A member may have failed while the extents were zeroed.
-        for slot in record.groups.iter_mut().flat_map(|g| &mut g.slots) {
-            slot.state = self.live_state(slot.member, SlotState::InSync);
+    pub(super) fn delete_volume_phase(&mut self, t: &mut DeleteVolumeTask) -> Next {
+        if let Some(sequence) = t.deleted {
+            // Requests that engines took under older views may still write there.
+            let tag = self.tag(Pending::Released(sequence));
+            self.actions.push_back(ManagerAction::Quiesce { tag });
+            return Next::End(Ok(Answer::Done));
         }
-        if !record.groups.iter().all(|g| self.alive(&record.geometry, g)) {
-            let text = format!("volume '{}' was not created: members failed meanwhile", record.name);
-            return self.refuse(tag, ErrorKind::Device, text);
+        let Some(at) = self.wanted.volumes.iter().position(|v| v.id == t.volume.0) else {
+            return Next::End(Err(refuse(
+                ErrorKind::NotFound,
+                format!(
+                    "array '{}' has no volume {}; 'raidctl volume list' shows them",
+                    self.identity.name, t.volume.0
+                ),
+            )));
+        };
+        let message = format!("{} deleted", self.volume_name(t.volume));
+        let volume = self.wanted.volumes.remove(at);
+        let sequence = self.changed();
+        for s in volume.groups.iter().flat_map(|g| &g.slots) {
+            self.graveyard.push((sequence, s.member, s.extent));
         }
-        let id = VolumeId(record.id);
-        self.config.next_volume += 1;
-        self.config.volumes.push(record);
-        self.commit(Some(After::Reply(tag, Answer::Volume(id))));
+        self.clean_at.remove(&t.volume);
+        self.lost_bytes.remove(&t.volume);
+        self.pass_lost_volume(t.volume);
+        self.notice(Severity::Info, "volume-deleted", None, Some(t.volume), message);
+        t.deleted = Some(sequence);
+        Next::Published(sequence)
     }
+}
 
-    pub(super) fn delete_volume(&mut self, tag: CommandTag, volume: VolumeId) {
-        let before = self.config.volumes.len();
-        self.config.volumes.retain(|v| v.id != volume.0);
-        if self.config.volumes.len() == before {
-            let text = format!("array '{}' has no volume {}", self.name, volume.0);
-            return self.refuse(tag, ErrorKind::NotFound, text);
+/// Unsynced from birth, where the level has redundancy.
+fn mark_unsynced(volume: &mut VolumeRecord) {
+    if tolerance(volume.geometry.level, volume.geometry.width) > 0 {
+        for g in &mut volume.groups {
+            g.synced = false;
         }
-        self.forget_volume(volume.0);
-        self.commit(Some(After::Reply(tag, Answer::Done)));
     }
+}
+
+fn members_of(volume: Option<&VolumeRecord>) -> Vec<u16> {
+    let mut members: Vec<u16> =
+        volume.into_iter().flat_map(|v| &v.groups).flat_map(|g| &g.slots).map(|s| s.member).collect();
+    members.sort_unstable();
+    members.dedup();
+    members
 }

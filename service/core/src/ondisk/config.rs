@@ -1,7 +1,7 @@
 //! The configuration: members, volumes and groups, written to one of two slots at each commit.
 
 use super::bytes::{Reader, Writer};
-use super::superblock::{Corrupt, NAME_MAX};
+use super::superblock::{Corrupt, NAME_MAX, Superblock, extents_of};
 use crate::geometry::{Geometry, Level};
 use crate::manager::{Policy, Uuid};
 use crate::view::SlotState;
@@ -12,7 +12,9 @@ const HEADER: usize = 32;
 /// Most members, volumes and history entries that a configuration may name.
 const MEMBERS_MAX: usize = 1024;
 const VOLUMES_MAX: usize = 1024;
-pub(crate) const HISTORY_MAX: usize = 32;
+const HISTORY_MAX: usize = 32;
+/// Longest address hint in bytes.
+const ADDRESS_MAX: usize = 4096;
 
 /// A member's state on disk. None is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +29,41 @@ pub enum RecordState {
     Removed,
 }
 
+/// Why a member is `Failed`. None is zero on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailReason {
+    /// It is not failed.
+    Fine,
+    /// It failed a write, a flush or a metadata operation.
+    Device,
+    /// There was no room left under it.
+    NoSpace,
+    /// It did not answer in time.
+    Timeout,
+    /// It was not there when the array was assembled.
+    Missing,
+    /// It was behind the configuration that counts.
+    Stale,
+    /// An operator failed it.
+    Operator,
+    /// It is being replaced, and leaves the array when its last slot has moved.
+    Replaced,
+}
+
+const REASONS: [FailReason; 8] = [
+    FailReason::Fine,
+    FailReason::Device,
+    FailReason::NoSpace,
+    FailReason::Timeout,
+    FailReason::Missing,
+    FailReason::Stale,
+    FailReason::Operator,
+    FailReason::Replaced,
+];
+
+/// A member number that means "none".
+const NO_MEMBER: u16 = u16::MAX;
+
 /// A member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberRecord {
@@ -34,6 +71,12 @@ pub struct MemberRecord {
     pub uuid: Uuid,
     /// Its state.
     pub state: RecordState,
+    /// Why, if it is `Failed`.
+    pub reason: FailReason,
+    /// The member whose slots it takes first.
+    pub replaces: Option<u16>,
+    /// The first generation that names it. A configuration older than this says nothing about it.
+    pub joined: u64,
     /// Its role (design, section 5): 0 data-preferred.
     pub role: u8,
     /// Its size in bytes.
@@ -92,7 +135,10 @@ pub struct Config {
     pub generation: u64,
     /// The array.
     pub array_uuid: Uuid,
-    /// The creation has not finished: nothing may be assembled from this.
+    /// The newest generation that was known to be on all active members when this one was written. A commit counts
+    /// from then on; work that relies on one starts later.
+    pub counted: u64,
+    /// The creation has not finished, or the deletion has begun: nothing may be assembled from this.
     pub creating: bool,
     /// For each assembly, the first generation that it wrote and its random identity; oldest first. Two members whose
     /// entries for the same generation differ were assembled apart.
@@ -105,8 +151,56 @@ pub struct Config {
     pub next_volume: u32,
 }
 
-/// A configuration and how long it was.
-pub type Decoded = Result<Config, Corrupt>;
+impl Config {
+    /// The identity of the assembly that wrote generation `generation`, if the list reaches back that far.
+    pub fn history_at(&self, generation: u64) -> Option<Uuid> {
+        self.history.iter().rev().find(|(from, _)| *from <= generation).map(|(_, id)| *id)
+    }
+
+    /// Begins a new history at `from`. The oldest entry goes when the list is full.
+    pub fn begin_history(&mut self, from: u64, id: Uuid) {
+        if self.history.len() >= HISTORY_MAX {
+            self.history.remove(0);
+        }
+        self.history.push((from, id));
+    }
+
+    /// Another member or volume can be named.
+    pub fn room_for_member(&self) -> bool {
+        self.members.len() < MEMBERS_MAX
+    }
+
+    /// Another volume can be named.
+    pub fn room_for_volume(&self) -> bool {
+        self.volumes.len() < VOLUMES_MAX
+    }
+
+    /// What neither the reader nor the configuration alone can see: that it fits the members' superblocks, and that no
+    /// extent belongs to two slots.
+    pub fn check_against(&self, sb: &Superblock) -> Result<(), Corrupt> {
+        if self.array_uuid != sb.array_uuid {
+            return Err(Corrupt::Field("array UUID"));
+        }
+        let mut taken = Vec::new();
+        for v in &self.volumes {
+            if v.geometry.extent != sb.extent || v.geometry.shards != sb.shards {
+                return Err(Corrupt::Field("volume extent or shards"));
+            }
+            for slot in v.groups.iter().flat_map(|g| &g.slots) {
+                let member = &self.members[usize::from(slot.member)];
+                if slot.extent >= extents_of(member.size, sb.data_offset, sb.extent) {
+                    return Err(Corrupt::Field("slot extent"));
+                }
+                taken.push((slot.member, slot.extent));
+            }
+        }
+        taken.sort_unstable();
+        if taken.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(Corrupt::Field("an extent in two slots"));
+        }
+        Ok(())
+    }
+}
 
 fn level_code(level: Level) -> u8 {
     match level {
@@ -139,6 +233,7 @@ pub fn encode_config(config: &Config) -> Vec<u8> {
     w.u32(0); // checksum, below
     w.u32(0);
     w.u64(config.generation);
+    w.u64(config.counted);
     w.bytes(&config.array_uuid);
     w.u8(u8::from(config.creating));
     w.u16(config.history.len() as u16);
@@ -155,6 +250,9 @@ pub fn encode_config(config: &Config) -> Vec<u8> {
             RecordState::Failed => 3,
             RecordState::Removed => 4,
         });
+        w.u8(1 + REASONS.iter().position(|r| *r == m.reason).unwrap_or(0) as u8);
+        w.u16(m.replaces.unwrap_or(NO_MEMBER));
+        w.u64(m.joined);
         w.u8(m.role);
         w.u64(m.size);
         w.text(&m.address);
@@ -201,7 +299,7 @@ fn encode_volume(w: &mut Writer, v: &VolumeRecord) {
 }
 
 /// Reads a slot.
-pub fn decode_config(bytes: &[u8]) -> Decoded {
+pub fn decode_config(bytes: &[u8]) -> Result<Config, Corrupt> {
     if bytes.len() < HEADER || &bytes[..8] != MAGIC {
         return Err(Corrupt::NoMagic);
     }
@@ -234,6 +332,7 @@ fn flag(r: &mut Reader) -> Option<bool> {
 
 fn body(r: &mut Reader) -> Option<Config> {
     let generation = r.u64()?;
+    let counted = r.u64()?;
     let array_uuid = r.uuid()?;
     let creating = flag(r)?;
     let n = r.u16().map(usize::from).filter(|n| *n <= HISTORY_MAX)?;
@@ -243,7 +342,7 @@ fn body(r: &mut Reader) -> Option<Config> {
     let next_volume = r.u32()?;
     let n = r.u16().map(usize::from).filter(|n| *n <= VOLUMES_MAX)?;
     let volumes = (0..n).map(|_| volume(r)).collect::<Option<Vec<_>>>()?;
-    Some(Config { generation, array_uuid, creating, history, members, volumes, next_volume })
+    Some(Config { generation, counted, array_uuid, creating, history, members, volumes, next_volume })
 }
 
 fn member(r: &mut Reader) -> Option<MemberRecord> {
@@ -255,7 +354,19 @@ fn member(r: &mut Reader) -> Option<MemberRecord> {
         4 => RecordState::Removed,
         _ => return None,
     };
-    Some(MemberRecord { uuid, state, role: r.u8()?, size: r.u64()?, address: r.text(4096)? })
+    let reason = *REASONS.get(usize::from(r.u8()?).checked_sub(1)?)?;
+    let replaces = Some(r.u16()?).filter(|m| *m != NO_MEMBER);
+    let joined = r.u64()?;
+    Some(MemberRecord {
+        uuid,
+        state,
+        reason,
+        replaces,
+        joined,
+        role: r.u8()?,
+        size: r.u64()?,
+        address: r.text(ADDRESS_MAX)?,
+    })
 }
 
 fn volume(r: &mut Reader) -> Option<VolumeRecord> {
@@ -298,6 +409,15 @@ fn volume(r: &mut Reader) -> Option<VolumeRecord> {
 
 /// What the reader cannot see: fields that contradict each other.
 fn check(config: &Config) -> Result<(), Corrupt> {
+    if config.members.iter().filter_map(|m| m.replaces).any(|m| usize::from(m) >= config.members.len()) {
+        return Err(Corrupt::Field("replaced member"));
+    }
+    // Numbers identify volumes in views and commands, names in messages.
+    if config.volumes.windows(2).any(|w| w[0].id >= w[1].id)
+        || config.volumes.last().is_some_and(|v| v.id >= config.next_volume)
+    {
+        return Err(Corrupt::Field("volume number"));
+    }
     for v in &config.volumes {
         v.geometry.validate().map_err(|_| Corrupt::Field("volume geometry"))?;
         if !matches!(v.block_size, 512 | 4096) {

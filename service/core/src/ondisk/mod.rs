@@ -6,13 +6,12 @@ mod bytes;
 mod config;
 mod superblock;
 
-pub(crate) use config::HISTORY_MAX;
 pub use config::{
-    Config, Decoded, GroupRecord, MemberRecord, RecordState, SlotRecord, VolumeRecord, decode_config, encode_config,
+    Config, FailReason, GroupRecord, MemberRecord, RecordState, SlotRecord, VolumeRecord, decode_config, encode_config,
 };
 pub use superblock::{
-    Corrupt, DATA_ALIGN, FOREIGN_PROBE, SUPERBLOCK_BYTES, Superblock, end_copy_offset, extents_of, foreign_signature,
-    layout,
+    Corrupt, DATA_ALIGN, FOREIGN_PROBE, NAME_MAX, SUPERBLOCK_BYTES, Superblock, end_copy_offset, extents_of,
+    foreign_signature, layout,
 };
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ const VERSION: u32 = 1;
 const KNOWN_INCOMPAT: u64 = 0;
 const CRC_AT: usize = SUPERBLOCK_BYTES as usize - 4;
 /// Longest array name in bytes.
-pub(crate) const NAME_MAX: usize = 64;
+pub const NAME_MAX: usize = 64;
 
 /// What a member is.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -27,6 +27,7 @@ fn config() -> Config {
     let slot = |member, extent, state| SlotRecord { member, extent, state };
     Config {
         generation: 7,
+        counted: 6,
         array_uuid: [1; 16],
         creating: false,
         history: vec![(1, [8; 16]), (5, [9; 16])],
@@ -34,6 +35,9 @@ fn config() -> Config {
             .map(|i| MemberRecord {
                 uuid: [i; 16],
                 state: if i == 1 { RecordState::Failed } else { RecordState::Active },
+                reason: if i == 1 { FailReason::Timeout } else { FailReason::Fine },
+                replaces: (i == 2).then_some(1),
+                joined: 1,
                 role: 0,
                 size: 1 << 30,
                 address: format!("/dev/sd{i}"),

@@ -1,0 +1,7 @@
+//! The manager against simulated devices and engines.
+
+mod assembly;
+mod crashes;
+mod life;
+mod scenes;
+mod world;
