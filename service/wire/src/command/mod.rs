@@ -200,7 +200,8 @@ impl Sqe {
         self.opcode == admin::FABRICS
     }
 
-    /// The data direction. For a fabrics command FCTYPE tells, for others the opcode.
+    /// The data direction. For a fabrics command FCTYPE tells, for others the opcode. An SGL descriptor of length 0 means no
+    /// data whatever this says: hosts send Set Features so.
     pub fn transfer(&self) -> Transfer {
         let code = if self.is_fabrics() { self.fctype() } else { self.opcode };
         match code & 3 {

@@ -237,7 +237,13 @@ pub fn check_common(ch: &CommonHeader, params: &Params) -> Result<Layout, FatalE
 pub fn check(bytes: &[u8], params: &Params) -> Result<Layout, FatalError> {
     let (ch, _) = CommonHeader::ref_from_prefix(bytes).map_err(|_| PLEN)?;
     let layout = check_common(ch, params)?;
-    match Header::parse(bytes).ok_or(PLEN)? {
+    check_fields(&Header::parse(bytes).ok_or(PLEN)?, &layout)?;
+    Ok(layout)
+}
+
+/// Checks the fields behind the common header, which [`check_common`] has passed.
+pub(super) fn check_fields(header: &Header<'_>, layout: &Layout) -> Result<(), FatalError> {
+    match header {
         Header::ICReq(req) => {
             if req.pfv.get() != 0 {
                 return Err(FatalError { fes: Fes::UNSUPPORTED_PARAMETER, fei: offset_of!(ICReq, pfv) as u32 });
@@ -258,9 +264,9 @@ pub fn check(bytes: &[u8], params: &Params) -> Result<Layout, FatalError> {
                 return Err(FatalError::field(offset_of!(ICResp, maxh2cdata)));
             }
         }
-        Header::H2CData(data) => check_data(data.datao.get(), data.datal.get(), &layout)?,
+        Header::H2CData(data) => check_data(data.datao.get(), data.datal.get(), layout)?,
         Header::C2HData(data) => {
-            check_data(data.datao.get(), data.datal.get(), &layout)?;
+            check_data(data.datao.get(), data.datal.get(), layout)?;
             if data.is_success() && !data.is_last() {
                 return Err(FLAGS);
             }
@@ -275,7 +281,7 @@ pub fn check(bytes: &[u8], params: &Params) -> Result<Layout, FatalError> {
         }
         Header::TermReq(_) | Header::CapsuleCmd(_) | Header::CapsuleResp(_) => {}
     }
-    Ok(layout)
+    Ok(())
 }
 
 /// DATAL 0, then DATAL against PLEN, then DATAO. Both data PDUs have the fields at the same offsets.

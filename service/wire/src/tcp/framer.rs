@@ -1,6 +1,6 @@
 //! Cuts a byte stream into PDUs. Does no I/O and copies nothing.
 
-use super::check::{FatalError, Fes, Params, check, check_common};
+use super::check::{FatalError, Fes, Params, check_common, check_fields};
 use super::{COMMON_LEN, CommonHeader, DIGEST_LEN, Digests, Header, PduType, data_offset, digest};
 use zerocopy::FromBytes;
 
@@ -157,8 +157,8 @@ impl Framer {
                 return Err(FatalError { fes: Fes::HEADER_DIGEST_ERROR, fei: sent });
             }
         }
-        check(header, &self.params)?;
         let parsed = Header::parse(header).ok_or(FatalError::field(0))?;
+        check_fields(&parsed, &layout)?;
         if is_data {
             self.state = State::Payload { left: layout.data_len, crc: 0 };
             return Ok((need, Event::Data(parsed)));
