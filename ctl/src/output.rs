@@ -60,7 +60,7 @@ fn table(head: &[&str], numbers: &[usize], rows: Vec<Vec<String>>, width: Option
         Some(width) => table.set_width(width),
         None => table.set_content_arrangement(ContentArrangement::Disabled),
     };
-    table.set_header(head.iter().copied().collect::<Vec<_>>());
+    table.set_header(head.to_vec());
     table.add_rows(rows);
     for (at, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, 2));

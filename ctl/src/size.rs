@@ -35,7 +35,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
     let scale = 10u128.pow(fraction.len() as u32);
     let part = if fraction.is_empty() { 0 } else { fraction.parse::<u128>().map_err(|_| too_large())? };
     let part = part * bytes_per_unit;
-    if part % scale != 0 {
+    if !part.is_multiple_of(scale) {
         return Err(format!("'{text}' is not a whole number of bytes; use a smaller unit"));
     }
     let bytes = whole.checked_mul(bytes_per_unit).and_then(|b| b.checked_add(part / scale)).ok_or_else(too_large)?;
@@ -54,7 +54,7 @@ pub fn parse_positive(text: &str) -> Result<u64, String> {
 pub fn show(bytes: u64) -> String {
     let power = (bytes.max(1).ilog2() / 10) as usize;
     let unit = 1u64 << (10 * power);
-    if bytes % unit == 0 {
+    if bytes.is_multiple_of(unit) {
         format!("{} {}", bytes / unit, UNITS[power])
     } else {
         format!("{:.1} {}", bytes as f64 / unit as f64, UNITS[power])

@@ -15,7 +15,7 @@ use crate::control::paging::page;
 
 type Answer<T> = std::result::Result<Response<T>, Status>;
 
-/// At most one message in this time for one watch; the last one is never held back.
+/// At most one message in this time for one watch. What happens meanwhile is sent as one.
 const PACE: Duration = Duration::from_millis(100);
 
 fn find<B: Backend>(backend: &B, id: &str) -> Result<Operation> {
