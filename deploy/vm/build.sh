@@ -2,10 +2,10 @@
 # build.sh DIR: a Debian guest for the initiator tests in DIR: root.img, vmlinuz and boot.gz. Built once, kept until this
 # script changes. Needs root, mmdebstrap, busybox-static, cpio, kmod, e2fsprogs; takes about a minute.
 set -euo pipefail
-DIR=${1:?usage: build.sh DIR}; mkdir -p "$DIR"; DIR=$(realpath "$DIR"); cd "$DIR"
+SELF=$(realpath "$0"); DIR=${1:?usage: build.sh DIR}; mkdir -p "$DIR"; DIR=$(realpath "$DIR"); cd "$DIR"
 export PATH=/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin
-stamp=$(sha256sum "$OLDPWD/$0" "$0" 2>/dev/null | head -1 | cut -d' ' -f1)
-[ -f stamp ] && [ "$(cat stamp)" = "$stamp" ] && [ -f root.img ] && exit 0
+stamp=$(sha256sum < "$SELF" | cut -d' ' -f1)
+if [ -f root.img ] && [ "$(cat stamp 2> /dev/null)" = "$stamp" ]; then exit 0; fi
 rm -rf root root.img kernel boot.gz vmlinuz stamp
 
 # The mirror that this machine's apt uses; the guest's suite may differ from the machine's.
