@@ -322,7 +322,10 @@ fn title(args: &LoadArgs) -> String {
             show_size(args.chunk)
         ),
     };
-    format!("{what}: {}{mix}, {}, depth {} on {} queue(s)", args.rw.name(), show_size(args.bs), args.qd, args.queues)
+    let cores: Vec<_> = args.core.iter().map(usize::to_string).collect();
+    let cores = if cores.is_empty() { String::new() } else { format!(", core {}", cores.join(",")) };
+    let size = show_size(args.bs);
+    format!("{what}: {}{mix}, {size}, depth {} on {} queue(s){cores}", args.rw.name(), args.qd, args.queues)
 }
 
 /// A table with a column for each result.

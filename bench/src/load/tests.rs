@@ -141,6 +141,8 @@ impl Session {
     }
 
     fn serve(mut self) -> std::io::Result<()> {
+        // Without it a response waits for the host's delayed acknowledgement of the data before it.
+        self.stream.set_nodelay(true)?;
         let (request, _) = self.receive()?;
         let mut answer = vec![0; 128];
         answer[0] = PduType::ICResp as u8;
@@ -239,7 +241,7 @@ impl Session {
 /// The load of a command line, against a target of 256 KiB.
 fn load(fault: Fault, options: &str) -> Result<LoadResult, Failure> {
     let address = target(256 << 10, fault);
-    let line = format!("raidbench --target {address} --nqn {NQN} --time 0.1 --warmup 0.02 {options}");
+    let line = format!("raidbench --target {address} --nqn {NQN} --time 0.3 --warmup 0.02 {options}");
     once(&Cli::try_parse_from(line.split_whitespace()).unwrap().load)
 }
 

@@ -56,20 +56,18 @@ struct Outcome {
 /// Runs the pairs and prints the tables.
 pub(super) fn run(first: &LoadArgs, second: &LoadArgs, report: &mut Report) -> Result<(), Failure> {
     let mut pairs = vec![];
+    let mut failed = Ok(());
     for i in 0..first.pairs {
-        // Whatever grows or shrinks with time must not favour one of them.
-        let (a, b) = if i % 2 == 0 {
-            let a = once(first)?;
-            (a, once(second)?)
-        } else {
-            let b = once(second)?;
-            (once(first)?, b)
-        };
-        if a.iops == 0.0 || b.iops == 0.0 {
-            return Err(Failure::Run(format!("pair {}: one of the two did not do a single access", i + 1)));
+        match pair(first, second, i) {
+            Ok(pair) => pairs.push(pair),
+            Err(failure) => {
+                failed = Err(failure);
+                break;
+            }
         }
-        eprintln!("pair {}: {} and {} IOPS", i + 1, number(a.iops), number(b.iops));
-        pairs.push(Pair { ratio: a.iops / b.iops, first: a, second: b });
+    }
+    if pairs.is_empty() {
+        return failed;
     }
     let outcome = Outcome {
         first: title(first),
@@ -81,7 +79,26 @@ pub(super) fn run(first: &LoadArgs, second: &LoadArgs, report: &mut Report) -> R
     let trouble: Vec<String> =
         outcome.pairs.iter().flat_map(|p| [&p.first, &p.second]).filter_map(LoadResult::trouble).collect();
     report.result(&outcome)?;
+    // What was measured before a pair failed has been printed; the failure is the outcome all the same.
+    failed?;
     if trouble.is_empty() { Ok(()) } else { Err(Failure::Errors(trouble.join("; "))) }
+}
+
+/// Both loads, once.
+fn pair(first: &LoadArgs, second: &LoadArgs, i: u16) -> Result<Pair, Failure> {
+    // Whatever grows or shrinks with time must not favour one of them.
+    let (a, b) = if i.is_multiple_of(2) {
+        let a = once(first)?;
+        (a, once(second)?)
+    } else {
+        let b = once(second)?;
+        (once(first)?, b)
+    };
+    if a.iops == 0.0 || b.iops == 0.0 {
+        return Err(Failure::Run(format!("pair {}: one of the two did not do a single access", i + 1)));
+    }
+    eprintln!("pair {}: {} and {} IOPS", i + 1, number(a.iops), number(b.iops));
+    Ok(Pair { ratio: a.iops / b.iops, first: a, second: b })
 }
 
 fn print(outcome: &Outcome, report: &mut Report) {
