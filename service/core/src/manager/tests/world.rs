@@ -12,6 +12,9 @@ use crate::view::View;
 pub const MIB: u64 = 1 << 20;
 pub const SIZE: u64 = 32 * MIB;
 
+/// What a rebuilt stripe's first block holds.
+pub const REBUILT: u8 = 0xAB;
+
 /// Bytes of a device, in blocks; what is not there is zero.
 type Blocks = BTreeMap<u64, Vec<u8>>;
 
@@ -46,14 +49,18 @@ pub struct Disk {
     pub broken: Option<IoStatus>,
     /// Reads fail.
     pub unreadable: bool,
-    /// The next flush makes nothing durable and fails.
+    /// Changes ordered so far.
     pub writes: u64,
 }
 
 impl Disk {
     pub fn read(&self, offset: u64, len: u64) -> Vec<u8> {
-        let zero = vec![0; 4096];
-        (offset / 4096..(offset + len) / 4096).flat_map(|b| self.current.get(&b).unwrap_or(&zero).clone()).collect()
+        let mut bytes = vec![0; len as usize];
+        for (block, content) in self.current.range(offset / 4096..(offset + len) / 4096) {
+            let at = (block * 4096 - offset) as usize;
+            bytes[at..at + 4096].copy_from_slice(content);
+        }
+        bytes
     }
 
     pub fn write(&mut self, offset: u64, bytes: &[u8]) {
@@ -69,8 +76,9 @@ impl Disk {
     }
 
     fn flush(&mut self) {
-        self.volatile.clear();
-        self.durable = self.current.clone();
+        for change in std::mem::take(&mut self.volatile) {
+            apply(&mut self.durable, &change);
+        }
     }
 
     /// Power is lost: of what was not flushed, a subset by `mode` is kept. 0 none, 1 all, others by their bits, block by block.
@@ -115,6 +123,8 @@ pub struct World {
     pub manager: Manager,
     pub now: Tick,
     pub view: Arc<View>,
+    /// The devices behind the members, as last published.
+    pub behind: Vec<Option<DeviceId>>,
     /// Every view, in order.
     pub views: Vec<Arc<View>>,
     pub replies: BTreeMap<u64, Result<Answer, ManageError>>,
@@ -178,6 +188,7 @@ impl World {
             manager,
             now: Tick(1),
             view: Arc::default(),
+            behind: Vec::new(),
             views: Vec::new(),
             replies: BTreeMap::new(),
             notices: Vec::new(),
@@ -256,14 +267,25 @@ impl World {
             ManagerAction::Publish { tag, view, devices } => {
                 assert_eq!(view.members.len(), devices.len());
                 self.view = view.clone();
+                self.behind = devices;
                 self.views.push(view);
                 self.due.push_back(Due::Published(tag));
             }
             ManagerAction::Maintain { tag, volume, group, stripe, rebuild } => {
                 let g = &self.view.volume(volume).expect("published volume").groups[group as usize];
                 if rebuild {
-                    let rebuilding = g.slots.iter().any(|s| s.state == crate::view::SlotState::Rebuilding);
-                    assert!(rebuilding, "the engines know the target");
+                    let chunk = u64::from(self.view.volume(volume).expect("looked at above").geometry.chunk);
+                    let targets = g.slots.iter().filter(|s| s.state == crate::view::SlotState::Rebuilding);
+                    let places: Vec<_> = targets.map(|s| (s.member, s.offset + u64::from(stripe) * chunk)).collect();
+                    assert!(!places.is_empty(), "the engines know the target");
+                    for (member, offset) in places {
+                        // What a rebuild writes, in the device's cache like everything else.
+                        let device = self.behind[usize::from(member.0)].expect("a target has a device");
+                        let disk = self.disks.get_mut(&device.0).expect("known device");
+                        let change = Change::Write(offset, vec![REBUILT; 4096]);
+                        apply(&mut disk.current, &change);
+                        disk.volatile.push(change);
+                    }
                 } else {
                     assert!(!g.synced, "the engines know that it is not in sync");
                 }
