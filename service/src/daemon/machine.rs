@@ -95,7 +95,7 @@ impl Daemon {
         let (memory, reactors) = reactor::start(&cores(&common)?, region, polling).map_err(|e| {
             format!("the reactors cannot be started: {e}; fewer --reactors or less --buffer-mib need less")
         })?;
-        let target = Target::new(&reactors, memory.clone()).map_err(|e| e.to_string())?;
+        let target = Target::new(&reactors).map_err(|e| e.to_string())?;
         let (revision_sender, revision) = watch::channel(0);
         let machine = Machine {
             memory: memory.clone(),

@@ -121,6 +121,11 @@ impl Pool {
         Some(BufAddr::new(self.region, begin))
     }
 
+    /// Bytes of the region that slots may take: what was not reserved.
+    pub fn usable(&self) -> u64 {
+        self.stats.size - self.reserved
+    }
+
     fn start(&mut self) {
         self.started = true;
         let count = (self.stats.size - self.reserved) / (SPAN + STAGGER);

@@ -348,6 +348,14 @@ impl Connection {
         self.tell(env);
     }
 
+    /// The controller was disabled or shut down: its event requests are gone, as the specification has it, unanswered.
+    pub(super) fn forget_events(&mut self, env: &mut Env) {
+        for index in std::mem::take(&mut self.events.parked) {
+            self.release(index, env);
+        }
+        self.events = Events { generation: self.events.generation, ..Events::default() };
+    }
+
     /// Tells the host what is pending, if it has asked and may be told.
     fn tell(&mut self, env: &mut Env) {
         if self.events.told || self.events.parked.is_empty() || !self.is_open() {

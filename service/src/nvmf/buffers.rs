@@ -56,21 +56,16 @@ pub enum Use {
 pub type Waiter = (u32, Option<u16>);
 
 /// Shares of one reactor's pool, and who waits for them, first come first served within a use.
+#[derive(Default)]
 pub struct Shares {
-    limit: u64,
     held: [u64; 3],
     waiting: [VecDeque<Waiter>; 3],
 }
 
 impl Shares {
-    /// Shares of a pool of `size` bytes.
-    pub fn new(size: u64) -> Shares {
-        Shares { limit: size, held: [0; 3], waiting: Default::default() }
-    }
-
-    fn room(&self, kind: Use, len: u32) -> bool {
+    fn room(&self, pool: &Pool, kind: Use, len: u32) -> bool {
         // Something must fit always: the smallest pool that works is two large slots and a bit.
-        let share = |part: u64, of: u64| (self.limit * part / of).max(1 << 20);
+        let share = |part: u64, of: u64| (pool.usable() * part / of).max(1 << 20);
         let more = u64::from(len);
         match kind {
             Use::Capsule => true,
@@ -86,7 +81,7 @@ impl Shares {
 
     /// A slot for the one whose turn it is.
     pub fn take_now(&mut self, pool: &mut Pool, kind: Use, len: u32) -> Option<Buffer> {
-        if !self.room(kind, len) {
+        if !self.room(pool, kind, len) {
             return None;
         }
         let slot = pool.alloc(len)?;
@@ -115,6 +110,11 @@ impl Shares {
     /// Whose turn it is.
     pub fn next(&mut self, kind: Use) -> Option<Waiter> {
         self.waiting[kind as usize].pop_front()
+    }
+
+    /// How many wait for a use.
+    pub fn count_waiting(&self, kind: Use) -> usize {
+        self.waiting[kind as usize].len()
     }
 
     /// True if anybody waits.

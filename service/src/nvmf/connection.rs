@@ -14,7 +14,7 @@ use nvme_wire::zerocopy::{FromBytes, IntoBytes};
 use raid_core::units::Tick;
 
 use super::admin::Events;
-use super::buffers::Buffer;
+use super::buffers::{Buffer, Use};
 use super::controller::Controller;
 use super::counters::Counters;
 use super::io::NamespaceRef;
@@ -37,12 +37,16 @@ const READS: usize = 4;
 const EMPTY_READS: u32 = 32;
 /// Headers and responses that wait, in bytes, at which the host is behind and its commands are not read any more.
 const BEHIND: usize = 128 << 10;
+/// Read data that a blocked socket may hold, in bytes: what it takes to keep the line busy when it opens again.
+const READ_AHEAD: u64 = 1 << 20;
 /// A connection that has not brought a good Connect by then is closed, in nanoseconds.
 const CONNECT_TIME: u64 = 10_000_000_000;
 /// The time that a host has to take a termination, in nanoseconds.
 const TERMINATION_TIME: u64 = 500_000_000;
 /// A host that takes nothing for so long is closed, in nanoseconds: it holds buffers that others wait for.
 const STUCK_TIME: u64 = 30_000_000_000;
+/// The same for a host whose buffers others wait for right now, in nanoseconds.
+const STUCK_TIME_WANTED: u64 = 3_000_000_000;
 /// Commands that may come before a queue is connected.
 const EARLY_COMMANDS: u32 = 2;
 
@@ -98,6 +102,8 @@ pub struct Connection {
     empty_reads: u32,
     blocked: bool,
     blocked_since: Tick,
+    /// When the host last sent something.
+    heard: Tick,
     dirty: bool,
     born: Tick,
     counted_as_draining: bool,
@@ -164,6 +170,7 @@ impl Connection {
             empty_reads: 0,
             blocked: false,
             blocked_since: now,
+            heard: now,
             dirty: false,
             born: now,
             counted_as_draining: false,
@@ -210,6 +217,11 @@ impl Connection {
     /// The socket takes no more for now.
     pub fn is_blocked(&self) -> bool {
         self.blocked
+    }
+
+    /// The socket takes no more, and much read data waits for it already.
+    pub fn is_behind(&self) -> bool {
+        self.blocked && self.send.payload_backlog() >= READ_AHEAD
     }
 
     /// I/Os at devices, or in the lines before them.
@@ -281,13 +293,13 @@ impl Connection {
                     worked = true;
                     break;
                 }
-                Ok((n, full)) => {
+                Ok((_, full)) => {
                     worked = true;
                     self.empty_reads = 0;
+                    self.heard = env.now;
                     if let Some(queue) = &self.queue {
                         queue.controller.saw(env.now);
                     }
-                    tracing::trace!(bytes = n, connection = self.index, "received");
                     self.parse(env);
                     if !full {
                         break;
@@ -642,8 +654,17 @@ impl Connection {
                 self.close(env);
             }
             Some(_) => {
-                if self.blocked && env.now >= self.blocked_since.after(STUCK_TIME) {
-                    tracing::warn!(peer = %self.peer, "a host takes no answers; its connection is closed to free the buffers");
+                let patience = |kind| {
+                    if env.local.shares.count_waiting(kind) > 0 { STUCK_TIME_WANTED } else { STUCK_TIME }
+                };
+                let deaf = self.blocked && env.now >= self.blocked_since.after(patience(Use::Read));
+                // Nothing is kept waiting by a write whose data does not come, unless others want its buffer.
+                let dumb = env.local.shares.count_waiting(Use::Ready) > 0
+                    && env.now >= self.heard.after(STUCK_TIME_WANTED)
+                    && self.commands.all().iter().any(|c| c.state == State::Receiving);
+                if deaf || dumb {
+                    let does = if deaf { "takes no answers" } else { "does not send the data of its writes" };
+                    tracing::warn!(peer = %self.peer, "a host {does}; its connection is closed to free the buffers");
                     self.close(env);
                 }
             }
@@ -662,7 +683,7 @@ impl Connection {
                     Some(queue) if queue.qid == 0 => queue.controller.expires(),
                     Some(_) => None,
                 };
-                let stuck = self.blocked.then(|| self.blocked_since.after(STUCK_TIME));
+                let stuck = self.blocked.then(|| self.blocked_since.after(STUCK_TIME_WANTED));
                 waits.into_iter().chain(timer).chain(stuck).min()
             }
         }

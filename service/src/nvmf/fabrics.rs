@@ -70,8 +70,11 @@ impl Connection {
                 if offset != property::CC || size != Some(4) {
                     return (Status::INVALID_FIELD.dnr(), 0);
                 }
-                if controller.set_cc(command.value.get() as u32) && controller.has_queues() {
-                    env.close_controller(&controller, false);
+                if controller.set_cc(command.value.get() as u32) {
+                    if controller.has_queues() {
+                        env.close_controller(&controller, false);
+                    }
+                    self.forget_events(env);
                 }
                 (Status::SUCCESS, 0)
             }

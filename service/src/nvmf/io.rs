@@ -90,6 +90,8 @@ pub fn sgl(sqe: &Sqe, data: Option<Range<usize>>) -> Result<Data, Status> {
         }
         // Linux gives every command without data such a descriptor of length 0, whatever the opcode's direction bits say.
         Sgl::TRANSPORT | Sgl::DATA_BLOCK if len == 0 && data.is_none() => Ok(Data::None),
+        // What Linux sends with a command that has no data, whatever direction its opcode says.
+        Sgl::TRANSPORT if data.is_none() && len == 0 => Ok(Data::None),
         Sgl::TRANSPORT if data.is_none() => Ok(Data::Transport(len)),
         _ => Err(Status::SGL_TYPE_INVALID.dnr()),
     }
@@ -240,7 +242,8 @@ impl Connection {
                     self.start_device(index, env);
                 } else {
                     let kind = if self.commands[index].op == Op::Read { Use::Read } else { Use::Ready };
-                    if self.take_buffers(index, kind, false, env) {
+                    let behind = kind == Use::Read && self.is_behind();
+                    if !behind && self.take_buffers(index, kind, false, env) {
                         self.have_buffer(index, env);
                     } else {
                         self.commands[index].state = State::WaitBuffer;

@@ -42,7 +42,7 @@ mod send;
 mod subsystem;
 mod target;
 
-pub use counters::Totals;
+pub use counters::{Counters, Totals};
 pub use subsystem::{DeviceFactory, Hosts, Link, NamespaceInfo, Registry, Subsystem};
 pub use target::{HostStats, Target, TargetError, TargetHandle};
 

@@ -114,19 +114,18 @@ pub struct TargetPoller {
 }
 
 impl TargetPoller {
-    /// The target on reactor `number`, whose pool has `size` bytes.
+    /// The target on reactor `number`.
     pub fn new(
         number: usize,
         inbox: Mailbox<Mail>,
         peers: Vec<Sender<Mail>>,
         placed: Arc<AtomicUsize>,
-        size: u64,
     ) -> std::io::Result<TargetPoller> {
         let local = Local {
             number,
             reactors: peers.len(),
             placed,
-            shares: Shares::new(size),
+            shares: Shares::default(),
             devices: Devices::default(),
             registry: Arc::default(),
             dirty: Vec::new(),
@@ -334,8 +333,14 @@ impl TargetPoller {
         let now = cx.now;
         let mut env = Env { pool: cx.pool(), local: &mut self.local, now };
         for kind in [Use::Capsule, Use::Ready, Use::Read] {
-            while let Some((index, command)) = env.local.shares.next(kind) {
+            for _ in 0..env.local.shares.count_waiting(kind) {
+                let Some((index, command)) = env.local.shares.next(kind) else { break };
                 let Some(connection) = self.connections[index as usize].as_mut() else { continue };
+                if kind == Use::Read && connection.is_behind() {
+                    // Its host takes nothing at the moment: its turn comes later, and the others' does not wait for it.
+                    env.local.shares.wait(kind, (index, command));
+                    continue;
+                }
                 let Some(progress) = connection.turn(kind, command, &mut env) else {
                     env.local.shares.wait_on(kind, (index, command));
                     break;

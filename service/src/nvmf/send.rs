@@ -35,6 +35,8 @@ pub struct SendQueue {
     pieces: VecDeque<Piece>,
     /// Bytes of the first piece that are sent.
     sent: u32,
+    /// Bytes of buffers that wait.
+    payload: u64,
 }
 
 /// How far sending went.
@@ -57,6 +59,11 @@ impl SendQueue {
         self.small.len() - self.small_sent
     }
 
+    /// Bytes of buffers that wait.
+    pub fn payload_backlog(&self) -> u64 {
+        self.payload
+    }
+
     /// Queues bytes, copied.
     pub fn bytes(&mut self, data: &[u8]) {
         self.small.extend_from_slice(data);
@@ -69,6 +76,7 @@ impl SendQueue {
 
     /// Queues `len` bytes of a command's buffer, not copied.
     pub fn payload(&mut self, command: u16, from: u32, len: u32, last: bool) {
+        self.payload += u64::from(len);
         self.pieces.push_back(Piece::Payload { command, from, len, last });
     }
 
@@ -122,8 +130,9 @@ impl SendQueue {
         while let Some(piece) = self.pieces.front().copied() {
             let left = (piece.len() - self.sent) as usize;
             let part = left.min(n);
-            if matches!(piece, Piece::Small(_)) {
-                self.small_sent += part;
+            match piece {
+                Piece::Small(_) => self.small_sent += part,
+                Piece::Payload { .. } => self.payload -= part as u64,
             }
             n -= part;
             if part < left {

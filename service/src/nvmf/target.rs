@@ -14,7 +14,6 @@ use super::counters::Totals;
 use super::poller::{Mail, TargetPoller};
 pub use super::subsystem::{DeviceFactory, NamespaceInfo};
 use super::subsystem::{Hosts, Link, Namespace, Registry, Shared, Subsystem, next_key};
-use crate::dma::Memory;
 use crate::reactor::{ReactorHandle, Sender, mailbox};
 
 /// Mail that a reactor's box holds.
@@ -81,21 +80,19 @@ pub struct TargetHandle {
 pub struct Target;
 
 impl Target {
-    /// Starts a target without subsystems and listeners on these reactors, with the reactors' buffer memory.
+    /// Starts a target without subsystems and listeners on these reactors. Buffers come from their pools.
     #[expect(
         clippy::new_ret_no_self,
         reason = "what runs is on the reactors; the caller gets the handle that steers it"
     )]
-    pub fn new(reactors: &[ReactorHandle], memory: Memory) -> Result<TargetHandle, TargetError> {
+    pub fn new(reactors: &[ReactorHandle]) -> Result<TargetHandle, TargetError> {
         let (senders, boxes): (Vec<_>, Vec<_>) = reactors.iter().map(|r| mailbox::<Mail>(MAILBOX, r.waker())).unzip();
         let placed = Arc::new(AtomicUsize::new(0));
         let (report, started) = mpsc::channel();
         for (number, (reactor, inbox)) in reactors.iter().zip(boxes).enumerate() {
-            let (peers, memory, placed, report) =
-                (senders.clone(), memory.clone(), Arc::clone(&placed), report.clone());
+            let (peers, placed, report) = (senders.clone(), Arc::clone(&placed), report.clone());
             let work = Box::new(move |reactor: &mut crate::reactor::Reactor| {
-                let size = memory.region(reactor.number()).1 as u64;
-                let made = TargetPoller::new(number, inbox, peers, placed, size);
+                let made = TargetPoller::new(number, inbox, peers, placed);
                 let made = made.and_then(|poller| {
                     reactor.context().watch(poller.epoll())?;
                     Ok(poller)

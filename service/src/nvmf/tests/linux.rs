@@ -313,7 +313,7 @@ fn features_and_aborts_are_answered() {
     let (mut host, _) = Host::admin(rig.addr, NQN, digests(false, false), 5000);
     let mut feature = |opcode, cdw10: u32, cdw11: u32| {
         let mut sqe = Sqe::new(opcode, host.cid(), 0);
-        (sqe.cdw10, sqe.cdw11) = (cdw10.into(), cdw11.into());
+        (sqe.cdw10, sqe.cdw11, sqe.sgl) = (cdw10.into(), cdw11.into(), Sgl::transport(0));
         let cqe = host.command(sqe, &[], 0).0;
         (cqe.status(), cqe.dw0.get())
     };

@@ -51,7 +51,7 @@ impl Rig {
     pub fn bare(reactors: usize, region: u64) -> Rig {
         let cores: Vec<usize> = (0..reactors).collect();
         let (memory, reactors) = start(&cores, region, Polling::Adaptive).unwrap();
-        let handle = Target::new(&reactors, memory.clone()).unwrap();
+        let handle = Target::new(&reactors).unwrap();
         let addr = handle.add_listener("127.0.0.1:0".parse().unwrap()).unwrap();
         handle.add_subsystem(NQN, "SN0001", "raidd", Hosts::Any).unwrap();
         Rig { handle, addr, reactors, memory }
