@@ -4,6 +4,7 @@ mod arrays;
 mod backend;
 pub mod bench;
 pub mod cli;
+mod demo;
 mod devices;
 mod host;
 mod machine;
@@ -18,7 +19,7 @@ pub fn run(arguments: Arguments) -> Result<(), String> {
     match arguments.command {
         Some(Command::Bench(bench)) => bench::run(&bench),
         Some(Command::Serve(options)) => process::serve(options),
-        Some(Command::Demo(_)) => Err("not here yet".into()),
+        Some(Command::Demo(options)) => demo::run(&options),
         None => quick::run(arguments.quick),
     }
 }
