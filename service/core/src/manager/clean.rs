@@ -162,7 +162,7 @@ impl Manager {
     }
 
     pub(super) fn clean_quiesced(&mut self, round: u64) {
-        if !self.cleaning.as_ref().is_some_and(|c| c.round == round) {
+        if self.cleaning.as_ref().is_none_or(|c| c.round != round) {
             return;
         }
         let mut outstanding = 0;

@@ -125,8 +125,12 @@ impl Manager {
 
     fn next_command(&mut self) -> bool {
         let Some((tag, command)) = self.queue.pop_front() else { return false };
-        let running = self.state == ArrayState::Running;
-        if !running && !(self.state == ArrayState::Failed && matches!(command, Command::Stop)) {
+        let able = match self.state {
+            ArrayState::Running => true,
+            ArrayState::Failed => matches!(command, Command::Stop),
+            _ => false,
+        };
+        if !able {
             self.reply(tag, Err(self.not_running()));
             return true;
         }

@@ -10,6 +10,11 @@ pub const DATA_ALIGN: u64 = 1 << 20;
 /// Bytes at a device's start in which foreign signatures are looked for.
 pub const FOREIGN_PROBE: u32 = 128 << 10;
 
+/// Most extents of a member, so that no size on disk makes the allocator's tables large.
+pub const EXTENTS_MAX: u32 = 1 << 22;
+/// Most bytes of a configuration slot.
+const SLOT_MAX: u64 = 64 << 20;
+
 const MAGIC: &[u8; 8] = b"RAIDDSB1";
 const VERSION: u32 = 1;
 /// Incompatible features that this version knows: none yet.
@@ -67,19 +72,20 @@ pub enum Corrupt {
 
 /// Byte offset of copy B.
 pub const fn end_copy_offset(size: u64) -> u64 {
-    size / SUPERBLOCK_BYTES as u64 * SUPERBLOCK_BYTES as u64 - SUPERBLOCK_BYTES as u64
+    (size / SUPERBLOCK_BYTES as u64 * SUPERBLOCK_BYTES as u64).saturating_sub(SUPERBLOCK_BYTES as u64)
 }
 
-/// Extents of a member of this size.
+/// Extents of a member of this size. What lies beyond [`EXTENTS_MAX`] of them is not used.
 pub const fn extents_of(size: u64, data_offset: u64, extent: u64) -> u32 {
-    (end_copy_offset(size).saturating_sub(data_offset) / extent) as u32
+    let extents = end_copy_offset(size).saturating_sub(data_offset) / extent;
+    if extents > EXTENTS_MAX as u64 { EXTENTS_MAX } else { extents as u32 }
 }
 
 /// Extent size, slot length and data offset, in bytes, for members of which the smallest has `smallest` bytes.
 pub fn layout(smallest: u64, extent: Option<u64>) -> (u64, u32, u64) {
     let extent = extent.unwrap_or_else(|| (smallest / 8192).next_power_of_two().max(16 << 20));
     // A configuration names every extent of every member in 8 bytes; room for 64 members of this size.
-    let slot = (smallest / extent * 8 * 64 + (64 << 10)).next_power_of_two().clamp(128 << 10, 64 << 20);
+    let slot = (smallest / extent * 8 * 64 + (64 << 10)).next_power_of_two().clamp(128 << 10, SLOT_MAX);
     let data = (u64::from(SUPERBLOCK_BYTES) + 2 * slot).next_multiple_of(DATA_ALIGN);
     (extent, slot as u32, data)
 }
@@ -143,14 +149,19 @@ fn fields(r: &mut Reader) -> Result<Superblock, Corrupt> {
     let member_uuid = r.uuid().ok_or(short.clone())?;
     let member = r.u16().ok_or(short.clone())?;
     let shards = r.u16().filter(|s| *s > 0).ok_or(Corrupt::Field("shards"))?;
-    let slot_len = r.u32().filter(|l| *l > 0 && l.is_multiple_of(4096)).ok_or(Corrupt::Field("slot length"))?;
+    let slot_len = r
+        .u32()
+        .filter(|l| *l > 0 && l.is_multiple_of(4096) && u64::from(*l) <= SLOT_MAX)
+        .ok_or(Corrupt::Field("slot length"))?;
     let size = r.u64().ok_or(short)?;
     let extent =
         r.u64().filter(|e| e.is_power_of_two() && *e >= 1 << 20 && *e <= 1 << 40).ok_or(Corrupt::Field("extent"))?;
     let slot_offset = r.u64().filter(|o| *o == u64::from(SUPERBLOCK_BYTES)).ok_or(Corrupt::Field("slot offset"))?;
     let data_offset = r
         .u64()
-        .filter(|o| o.is_multiple_of(DATA_ALIGN) && *o >= slot_offset + 2 * u64::from(slot_len) && *o < size)
+        .filter(|o| {
+            o.is_multiple_of(DATA_ALIGN) && *o >= slot_offset + 2 * u64::from(slot_len) && *o < end_copy_offset(size)
+        })
         .ok_or(Corrupt::Field("data offset"))?;
     let array_name = r.text(NAME_MAX).filter(|n| !n.is_empty()).ok_or(Corrupt::Field("name"))?;
     Ok(Superblock {

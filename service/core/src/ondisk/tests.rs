@@ -140,6 +140,9 @@ proptest! {
             candidate[16..20].copy_from_slice(&crc);
             // Whatever comes out, it must hold what the manager relies on.
             if let Ok(config) = decode_config(&candidate) {
+                // Never a panic, whatever the sizes and numbers in it.
+                let _ = config.check_against(&superblock());
+                let _ = config.history_at(config.counted);
                 for v in &config.volumes {
                     prop_assert!(v.geometry.validate().is_ok());
                     prop_assert!(v.groups.iter().all(|g| g.slots.len() == v.geometry.width as usize));
@@ -175,4 +178,48 @@ fn foreign_signatures_are_named() {
     let mut md = tail.clone();
     md[..4].copy_from_slice(&0xa92b_4efcu32.to_le_bytes());
     assert!(foreign_signature(&head, &md).unwrap().contains("md"));
+}
+
+#[test]
+fn a_configuration_that_contradicts_the_superblock_or_itself_is_refused() {
+    let sb = superblock();
+    let good = || {
+        let mut c = config();
+        // The sample's groups are alike; on disk each has extents of its own.
+        for (extent, slot) in c.volumes[0].groups[1].slots.iter_mut().map(|s| (1, s)) {
+            slot.extent = extent;
+        }
+        c
+    };
+    assert_eq!(good().check_against(&sb), Ok(()));
+    let bad: [fn(&mut Config); 5] = [
+        |c| c.array_uuid = [9; 16],
+        |c| c.volumes[0].groups[1].slots[0].extent = 0,
+        |c| c.volumes[0].groups[1].slots[0].extent = u32::MAX,
+        |c| c.volumes[0].geometry.extent *= 2,
+        |c| c.members[2].size = 0,
+    ];
+    for (i, change) in bad.iter().enumerate() {
+        let mut c = good();
+        change(&mut c);
+        assert!(c.check_against(&sb).is_err(), "case {i}");
+    }
+    let mut c = good();
+    c.next_volume = 0;
+    assert!(decode_config(&encode_config(&c)).is_err(), "a volume's number is below the next one");
+    c = good();
+    c.members[2].replaces = Some(7);
+    assert!(decode_config(&encode_config(&c)).is_err());
+}
+
+#[test]
+fn histories_are_found_by_generation_and_the_oldest_goes_first() {
+    let mut c = config();
+    assert_eq!((c.history_at(0), c.history_at(1), c.history_at(4)), (None, Some([8; 16]), Some([8; 16])));
+    assert_eq!((c.history_at(5), c.history_at(u64::MAX)), (Some([9; 16]), Some([9; 16])));
+    for n in 0..100u8 {
+        c.begin_history(10 + u64::from(n), [n; 16]);
+    }
+    assert_eq!(decode_config(&encode_config(&c)).map(|d| d.history), Ok(c.history.clone()));
+    assert_eq!((c.history_at(5), c.history_at(109)), (None, Some([99; 16])));
 }
