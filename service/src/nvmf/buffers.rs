@@ -117,6 +117,11 @@ impl Shares {
         self.waiting[kind as usize].len()
     }
 
+    /// True if a connection other than this one waits for a use.
+    pub fn others_wait(&self, kind: Use, connection: u32) -> bool {
+        self.waiting[kind as usize].iter().any(|w| w.0 != connection)
+    }
+
     /// True if anybody waits.
     pub fn any_waiting(&self) -> bool {
         self.waiting.iter().any(|w| !w.is_empty())

@@ -5,6 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use nix::sys::socket::{setsockopt, sockopt};
 use nvme_wire::command::{Cqe, Status};
 use nvme_wire::tcp::{
     C2HData, COMMON_LEN, CapsuleResp, CommonHeader, DIGEST_LEN, Digests, Direction, FatalError, Fes, H2CData, Header,
@@ -155,6 +156,8 @@ impl Connection {
         socket.set_nonblocking(true)?;
         // Responses are batched here, once per pass; the kernel must not hold them back for more.
         socket.set_nodelay(true)?;
+        // Without it a host that vanished and has no Keep Alive Timeout would be kept for ever.
+        setsockopt(&socket, sockopt::KeepAlive, &true)?;
         let local = socket.local_addr()?;
         Ok(Connection {
             index: 0,
@@ -654,13 +657,13 @@ impl Connection {
                 self.close(env);
             }
             Some(_) => {
-                let patience = |kind| {
-                    if env.local.shares.count_waiting(kind) > 0 { STUCK_TIME_WANTED } else { STUCK_TIME }
-                };
-                let deaf = self.blocked && env.now >= self.blocked_since.after(patience(Use::Read));
-                // Nothing is kept waiting by a write whose data does not come, unless others want its buffer.
-                let dumb = env.local.shares.count_waiting(Use::Ready) > 0
-                    && env.now >= self.heard.after(STUCK_TIME_WANTED)
+                let wanted = |kind| env.local.shares.others_wait(kind, self.index);
+                let deaf = self.blocked
+                    && (env.now >= self.blocked_since.after(STUCK_TIME)
+                        || (env.now >= self.blocked_since.after(STUCK_TIME_WANTED) && wanted(Use::Read)));
+                // A write whose data does not come keeps nobody waiting, unless others want its buffer.
+                let dumb = env.now >= self.heard.after(STUCK_TIME_WANTED)
+                    && wanted(Use::Ready)
                     && self.commands.all().iter().any(|c| c.state == State::Receiving);
                 if deaf || dumb {
                     let does = if deaf { "takes no answers" } else { "does not send the data of its writes" };

@@ -447,6 +447,8 @@ impl Poller for TargetPoller {
         let timers = self.connections.iter().flatten().filter_map(|c| c.next_deadline());
         // Timers are looked at once a tick, so waking up earlier is of no use.
         let timers = timers.min().map(|t| t.max(self.next_tick));
-        timers.into_iter().chain(self.local.devices.next_deadline()).min()
+        // Whoever holds what others wait for is looked at, whether anything comes or not.
+        let waiting = self.local.shares.any_waiting().then_some(self.next_tick);
+        timers.into_iter().chain(waiting).chain(self.local.devices.next_deadline()).min()
     }
 }

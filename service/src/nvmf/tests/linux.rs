@@ -253,19 +253,21 @@ fn a_host_that_is_not_allowed_any_more_is_closed() {
 #[test]
 fn a_host_that_falls_silent_is_closed_and_another_is_not() {
     let rig = Rig::new();
-    let (mut silent, cntlid) = Host::admin(rig.addr, NQN, digests(false, false), 200);
+    let (mut silent, cntlid) = Host::admin(rig.addr, NQN, digests(false, false), 1000);
     let mut silent_queue = Host::queue(rig.addr, NQN, cntlid, 1, digests(false, false));
-    let (mut talker, other) = Host::admin(rig.addr, NQN, digests(false, false), 200);
+    let (mut talker, other) = Host::admin(rig.addr, NQN, digests(false, false), 1000);
     let mut talker_queue = Host::queue(rig.addr, NQN, other, 1, digests(false, false));
     // A write that waits for its data when the timer expires.
     let mut sqe = Sqe::write(5, 1, 0, 128, 0);
     sqe.sgl = Sgl::transport(64 << 10);
     silent_queue.submit(sqe, &[]);
     assert_eq!(silent_queue.receive().unwrap().kind(), PduType::R2T);
-    for _ in 0..30 {
+    let begin = Instant::now();
+    while rig.handle.connections().len() > 2 || begin.elapsed() < Duration::from_millis(1500) {
         // I/O alone keeps a controller alive: CTRATT.TBKAS.
         talker_queue.read(0, 1, 512).unwrap();
-        std::thread::sleep(Duration::from_millis(40));
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(begin.elapsed() < Duration::from_secs(60), "the silent host was never closed");
     }
     assert!(silent.receive().is_none() && silent_queue.receive().is_none(), "closed");
     rig.expect_all_buffers_back();

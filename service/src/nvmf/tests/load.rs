@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use nvme_wire::command::{Sgl, Sqe};
 use nvme_wire::tcp::Header;
+use raid_core::action::Seg;
 
 use super::host::*;
 use super::io::narrow;
 use super::*;
+use crate::block::{BlockInfo, Completions, Io};
 
 const MIB: usize = 1 << 20;
 
@@ -163,4 +165,89 @@ fn a_host_that_vanishes_with_everything_in_flight_leaves_nothing_behind() {
         drop(queues);
         rig.expect_all_buffers_back();
     }
+}
+
+#[test]
+fn a_host_that_does_not_send_its_data_loses_its_buffers_to_one_that_does() {
+    let rig = Rig::with(1, 8 << 20, 512, 64 << 20);
+    let (_admin, cntlid) = Host::admin(rig.addr, NQN, digests(false, false), 0);
+    let mut dumb = Host::queue(rig.addr, NQN, cntlid, 1, digests(false, false));
+    for cid in 0..100u16 {
+        let mut sqe = Sqe::write(cid, 1, 0, 2048, 0);
+        sqe.sgl = Sgl::transport(1 << 20);
+        dumb.submit(sqe, &[]);
+    }
+    let mut other = Host::queue(rig.addr, NQN, cntlid, 2, digests(false, false));
+    let data = pattern(MIB, 1);
+    assert!(other.write(0, 8, &data[..4096]).is_success(), "small writes never wait for it");
+    assert!(other.write(2048, 2048, &data).is_success());
+    assert!(other.read(2048, 2048, 1 << 20).unwrap() == data);
+    assert!(rig.handle.connections().iter().all(|l| l.qid != 1), "the one that holds the buffers is closed");
+}
+
+/// RAM that answers nothing until the gate is open.
+struct Gated {
+    ram: crate::block::ram::RamDevice,
+    open: Arc<AtomicBool>,
+    done: Completions,
+}
+
+impl BlockDevice for Gated {
+    fn info(&self) -> &BlockInfo {
+        self.ram.info()
+    }
+
+    fn submit(&mut self, io: Io, segs: &[Seg]) -> Result<(), Io> {
+        self.ram.submit(io, segs)?;
+        self.ram.poll(&mut self.done);
+        Ok(())
+    }
+
+    fn ring(&mut self) {}
+
+    fn poll(&mut self, done: &mut Completions) {
+        if self.open.load(Ordering::Relaxed) {
+            done.append(&mut self.done);
+        }
+    }
+
+    fn next_deadline(&self) -> Option<raid_core::units::Tick> {
+        (!self.done.is_empty()).then_some(raid_core::units::Tick(0))
+    }
+
+    fn in_flight(&self) -> usize {
+        self.done.len()
+    }
+}
+
+#[test]
+fn a_host_that_comes_back_waits_until_its_old_writes_have_left_the_device() {
+    let rig = Rig::bare(2, 8 << 20);
+    let open = Arc::new(AtomicBool::new(false));
+    let disk = crate::block::ram::RamDisk::new("ram", 8 << 20).unwrap();
+    let (memory, gate) = (rig.memory.clone(), Arc::clone(&open));
+    let factory: DeviceFactory = Arc::new(move |_: &mut Context| {
+        let device = Gated { ram: disk.open(&memory), open: Arc::clone(&gate), done: Completions::new() };
+        Ok(Box::new(device) as Box<dyn BlockDevice>)
+    });
+    rig.handle.add_namespace(NQN, 1, info(512, 8 << 20, 1), factory).unwrap();
+    let (admin, cntlid) = Host::admin(rig.addr, NQN, digests(false, false), 0);
+    let mut queue = Host::queue(rig.addr, NQN, cntlid, 1, digests(false, false));
+    let mut sqe = Sqe::write(1, 1, 0, 1, 0);
+    sqe.sgl = Sgl::in_capsule(512);
+    queue.submit(sqe, &[1; 512]);
+    wait("the write to be at the device", || rig.handle.connections().iter().any(|l| l.counters.totals().writes > 0));
+    drop((admin, queue));
+    wait("the old connections to go", || rig.handle.connections().is_empty());
+    let addr = rig.addr;
+    let again = std::thread::spawn(move || {
+        let (admin, cntlid) = Host::admin(addr, NQN, digests(false, false), 0);
+        (admin, Host::queue(addr, NQN, cntlid, 1, digests(false, false)))
+    });
+    wait("the admin queue", || !rig.handle.connections().is_empty());
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert_eq!(rig.handle.connections().len(), 1, "an I/O queue was connected while an old write was on its way");
+    open.store(true, Ordering::Relaxed);
+    let (_admin, mut queue) = again.join().expect("the host came back");
+    assert_eq!(queue.read(0, 1, 512).unwrap(), [1; 512]);
 }
