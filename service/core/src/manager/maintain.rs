@@ -199,11 +199,14 @@ impl Manager {
         }
         let used = self.used_extents();
         let free: Vec<u32> = (0..self.wanted.members.len() as u16).map(|m| used.free(m)).collect();
-        let feasible: Vec<_> =
-            todo.into_iter().filter(|(v, g, _)| !self.targets(*v, *g, &used, &free).is_empty()).collect();
-        let Some(&(volume, group, geometry)) = feasible.first() else { return false };
-        let remaining: u64 = feasible.iter().map(|(.., g)| g.group_bytes()).sum();
-        let targets = self.targets(volume, group, &used, &free);
+        // Groups without a target count too: one may turn up. The search ends at the first group that has one, because
+        // this runs on a reactor, for each group again.
+        let remaining: u64 = todo.iter().map(|(.., g)| g.group_bytes()).sum();
+        let first = todo.into_iter().find_map(|(volume, group, geometry)| {
+            let targets = self.targets(volume, group, &used, &free);
+            (!targets.is_empty()).then_some((volume, group, geometry, targets))
+        });
+        let Some((volume, group, geometry, targets)) = first else { return false };
         let lost = self.source_of(volume, group, targets[0].0);
         let operation = self.operation_for(OperationKind::Rebuild, None, lost, remaining);
         let mut changed = false;
