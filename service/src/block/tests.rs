@@ -276,3 +276,60 @@ fn a_wild_address_is_stopped() {
         rig.io(IoOp::Read, 0, 4096, &[Seg { addr: BufAddr::new(0, 1 << 40), len: 4096 }]);
     });
 }
+
+/// Reads from one device again and again, and polls another one after it, whose poll may take the first one's answers.
+struct TwoDevices {
+    first: Box<dyn BlockDevice>,
+    second: Box<dyn BlockDevice>,
+    slot: Option<Slot>,
+    left: u32,
+    report: Option<mpsc::Sender<()>>,
+}
+
+impl reactor::Poller for TwoDevices {
+    fn name(&self) -> &str {
+        "two devices"
+    }
+
+    fn poll(&mut self, cx: &mut Context) -> bool {
+        let mut done = Completions::new();
+        self.first.poll(&mut done);
+        self.second.poll(&mut done);
+        let mut worked = !done.is_empty();
+        if self.left > 0 && self.first.in_flight() == 0 {
+            let slot = self.slot.get_or_insert_with(|| cx.pool().alloc(4096).unwrap());
+            let io = Io { tag: 0, op: IoOp::Read, offset: u64::from(self.left % 4000) * 4096, len: 4096 };
+            self.first.submit(io, &[Seg { addr: slot.addr(), len: 4096 }]).unwrap();
+            self.first.ring();
+            self.left -= 1;
+            worked = true;
+        }
+        if self.left == 0 && self.first.in_flight() == 0 {
+            if let Some(report) = self.report.take() {
+                report.send(()).unwrap();
+            }
+            return false;
+        }
+        worked
+    }
+}
+
+#[test]
+fn answers_that_another_device_took_from_the_ring_wake_the_reactor() {
+    let dir = dir("two");
+    let (memory, reactors) = reactor::start(&[0], 8 << 20, Polling::Adaptive).unwrap();
+    let open = |name: &str| Backing::open(dir.join(name).to_str().unwrap(), Some(SIZE)).unwrap().handle(&memory);
+    let (first, second) = (open("first"), open("second"));
+    let (report, result) = mpsc::channel();
+    reactors[0]
+        .run(Box::new(move |r| {
+            let mut cx = r.context();
+            let (first, second) = (first(&mut cx).unwrap(), second(&mut cx).unwrap());
+            r.add(Box::new(TwoDevices { first, second, slot: None, left: 20_000, report: Some(report) }));
+        }))
+        .unwrap();
+    // A lost wake-up would leave the reactor asleep for ever: it has no deadline.
+    result.recv_timeout(Duration::from_secs(120)).expect("the reactor sleeps on answers");
+    reactors[0].stop();
+    std::fs::remove_dir_all(dir).unwrap();
+}

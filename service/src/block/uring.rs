@@ -14,7 +14,7 @@ use raid_core::action::{IoStatus, Seg};
 use super::backing::OpenFile;
 use super::{BlockDevice, BlockInfo, BlockStatus, Completion, Completions, Io, IoOp};
 use crate::dma::Memory;
-use crate::reactor::Context;
+use crate::reactor::{Context, Waker};
 
 /// Submission entries of a reactor's ring.
 const ENTRIES: u32 = 1024;
@@ -29,6 +29,7 @@ struct Ring {
     /// Answers by device number: slot and result.
     answers: Vec<Option<Vec<(u32, i32)>>>,
     queued: usize,
+    waker: Waker,
 }
 
 thread_local! {
@@ -49,7 +50,7 @@ impl Ring {
             // it by itself when it is closed.
             let fd = unsafe { BorrowedFd::borrow_raw(uring.as_raw_fd()) };
             cx.watch(fd).map_err(|e| format!("the reactor cannot watch its ring: {e}"))?;
-            let ring = Rc::new(RefCell::new(Ring { uring, fixed, answers: Vec::new(), queued: 0 }));
+            let ring = Rc::new(RefCell::new(Ring { uring, fixed, answers: Vec::new(), queued: 0, waker: cx.waker() }));
             *slot.borrow_mut() = Some(Rc::clone(&ring));
             Ok(ring)
         })
@@ -73,13 +74,20 @@ impl Ring {
         }
     }
 
-    fn reap(&mut self) {
-        let Ring { uring, answers, .. } = self;
+    /// Takes the answers from the kernel. Those of another device may be for one that was polled before in this pass: the
+    /// completion queue is empty now and its descriptor silent, so the reactor is told, or it would go to sleep on them.
+    fn reap(&mut self, caller: usize) {
+        let Ring { uring, answers, waker, .. } = self;
+        let mut others = false;
         for entry in uring.completion() {
             let (device, slot) = ((entry.user_data() >> 32) as usize, entry.user_data() as u32);
+            others |= device != caller;
             if let Some(Some(list)) = answers.get_mut(device) {
                 list.push((slot, entry.result()));
             }
+        }
+        if others {
+            waker.wake();
         }
     }
 }
@@ -346,7 +354,7 @@ impl BlockDevice for UringDevice {
     fn poll(&mut self, done: &mut Completions) {
         {
             let mut ring = self.ring.borrow_mut();
-            ring.reap();
+            ring.reap(self.number);
             if let Some(list) = &mut ring.answers[self.number] {
                 self.answers.append(list);
             }

@@ -34,6 +34,7 @@ pub struct Context<'a> {
     pool: &'a mut Pool,
     added: &'a mut Vec<Box<dyn Poller>>,
     epoll: &'a Epoll,
+    waker: &'a Waker,
 }
 
 impl Context<'_> {
@@ -45,6 +46,11 @@ impl Context<'_> {
     /// This reactor's buffers.
     pub fn pool(&mut self) -> &mut Pool {
         self.pool
+    }
+
+    /// Wakes this reactor: for a poller that finds work for another one which was polled before it in the same pass.
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
     }
 
     /// Adds a poller; it is first polled on the next pass.
@@ -160,6 +166,7 @@ pub struct Reactor {
     pollers: Vec<Box<dyn Poller>>,
     added: Vec<Box<dyn Poller>>,
     epoll: Epoll,
+    waker: Waker,
 }
 
 impl Reactor {
@@ -185,7 +192,14 @@ impl Reactor {
 
     /// A context outside of a pass, for set-up work.
     pub fn context(&mut self) -> Context<'_> {
-        Context { now: now(), reactor: self.number, pool: &mut self.pool, added: &mut self.added, epoll: &self.epoll }
+        Context {
+            now: now(),
+            reactor: self.number,
+            pool: &mut self.pool,
+            added: &mut self.added,
+            epoll: &self.epoll,
+            waker: &self.waker,
+        }
     }
 
     fn pass(&mut self) -> bool {
@@ -199,6 +213,7 @@ impl Reactor {
                 pool: &mut self.pool,
                 added: &mut self.added,
                 epoll: &self.epoll,
+                waker: &self.waker,
             };
             worked |= poller.poll(&mut cx);
             finished |= poller.finished();
@@ -238,7 +253,7 @@ fn start_one(number: u16, core: usize, memory: Memory, polling: Polling) -> std:
             tracing::warn!("reactor {number} could not be pinned to core {core}: it runs where the kernel puts it");
         }
         let pool = Pool::new(memory, number);
-        let reactor = Reactor { number, pool, pollers: Vec::new(), added: Vec::new(), epoll };
+        let reactor = Reactor { number, pool, pollers: Vec::new(), added: Vec::new(), epoll, waker: bell.clone() };
         // A panic here has left an operation half done: nothing may go on as if it had not.
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             run(reactor, &inbox, &bell, &flag, &shared, polling)
