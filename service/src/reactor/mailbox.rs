@@ -24,7 +24,8 @@ impl Waker {
     /// Call after the mail is in the box.
     ///
     /// No wake-up is lost: the sender puts the mail in and then reads `asleep`; the reactor sets `asleep` and then looks
-    /// into its boxes once more. The fences make one of the two see what the other wrote.
+    /// into its boxes once more. The fences make one of the two see what the other wrote. The flag is cleared by whoever
+    /// rings, so that many senders ring once.
     pub fn wake(&self) {
         fence(Ordering::SeqCst);
         if self.0.asleep.load(Ordering::Relaxed) && self.0.asleep.swap(false, Ordering::AcqRel) {

@@ -9,7 +9,7 @@ struct Echo {
     report: Option<mpsc::Sender<u64>>,
 }
 
-const ROUNDS: u64 = 20_000;
+const ROUNDS: u64 = 100_000;
 
 impl Poller for Echo {
     fn name(&self) -> &str {
@@ -25,7 +25,7 @@ impl Poller for Echo {
             return true;
         }
         // Now and then long enough for the other side to fall asleep, which is where a wake-up could be lost.
-        if n.is_multiple_of(97) {
+        if n.is_multiple_of(211) {
             std::thread::sleep(Duration::from_micros(120));
         }
         self.peer.try_send(n + 1).unwrap();
@@ -100,5 +100,108 @@ fn a_deadline_ends_a_sleep() {
     let due = now().after(30_000_000);
     reactors[0].run(Box::new(move |r| r.add(Box::new(Timer { due, report: Some(report) })))).unwrap();
     result.recv_timeout(Duration::from_secs(60)).expect("the deadline was missed");
+    reactors[0].stop();
+}
+
+/// A sleep that ends with something to do is idle time all the same.
+#[test]
+fn sleep_is_not_counted_as_work() {
+    let (_, reactors) = start(&[0], 4 << 20, Polling::Adaptive).unwrap();
+    for _ in 0..20 {
+        std::thread::sleep(Duration::from_millis(10));
+        let (report, result) = mpsc::channel();
+        reactors[0].run(Box::new(move |_| report.send(()).unwrap())).unwrap();
+        result.recv().unwrap();
+    }
+    let stats = reactors[0].stats();
+    assert!(stats.sleeps > 0, "it never slept, so nothing was tested");
+    assert!(stats.busy_ns < stats.idle_ns, "{stats:?}");
+    reactors[0].stop();
+}
+
+/// Gives the poller before it something to do, now and then, after that one was polled.
+struct Late {
+    gift: std::rc::Rc<std::cell::Cell<bool>>,
+    polls: u64,
+}
+
+impl Poller for Late {
+    fn name(&self) -> &str {
+        "late"
+    }
+
+    fn poll(&mut self, cx: &mut Context) -> bool {
+        self.polls += 1;
+        // A prime step, so that some gifts meet the last look before a sleep.
+        if self.polls.is_multiple_of(7) && !self.gift.replace(true) {
+            cx.waker().wake();
+        }
+        // Each pass takes so long that the next one is the last before a sleep.
+        std::thread::sleep(Duration::from_micros(60));
+        false
+    }
+}
+
+struct Early {
+    gift: std::rc::Rc<std::cell::Cell<bool>>,
+    left: u64,
+    report: mpsc::Sender<()>,
+}
+
+impl Poller for Early {
+    fn name(&self) -> &str {
+        "early"
+    }
+
+    fn poll(&mut self, _cx: &mut Context) -> bool {
+        let got = self.gift.replace(false);
+        self.left -= u64::from(got);
+        if self.left == 0 {
+            let _ = self.report.send(());
+        }
+        got
+    }
+
+    fn finished(&self) -> bool {
+        self.left == 0
+    }
+
+    fn next_deadline(&self) -> Option<raid_core::units::Tick> {
+        // The polls must go on until there is a gift; only a gift that has been given must not be slept over.
+        (!self.gift.get()).then(|| now().after(100_000))
+    }
+}
+
+#[test]
+fn a_poller_that_was_polled_too_early_is_polled_again_before_a_sleep() {
+    let (_, reactors) = start(&[0], 4 << 20, Polling::Adaptive).unwrap();
+    let (report, result) = mpsc::channel();
+    let work = Box::new(move |r: &mut Reactor| {
+        let gift = std::rc::Rc::new(std::cell::Cell::new(false));
+        r.add(Box::new(Early { gift: gift.clone(), left: 40, report }));
+        r.add(Box::new(Late { gift, polls: 0 }));
+    });
+    reactors[0].run(work).unwrap();
+    result.recv_timeout(Duration::from_secs(60)).expect("the reactor slept although a poller had something to do");
+    reactors[0].stop();
+}
+
+#[test]
+fn the_use_of_the_pool_is_seen_from_outside_while_the_reactor_never_sleeps() {
+    let (_, reactors) = start(&[0], 4 << 20, Polling::Busy).unwrap();
+    let (report, result) = mpsc::channel();
+    let work = Box::new(move |r: &mut Reactor| {
+        let slot = r.pool().alloc(65536).unwrap();
+        r.pool().free(slot);
+        assert!(r.pool().alloc(2 << 20).is_none());
+        report.send(()).unwrap();
+    });
+    reactors[0].run(work).unwrap();
+    result.recv().unwrap();
+    while reactors[0].pool_stats().high_water != 65536 {
+        std::thread::yield_now();
+    }
+    assert_eq!(reactors[0].pool_use(), (0, 4 << 20));
+    assert_eq!(reactors[0].stats().sleeps, 0);
     reactors[0].stop();
 }

@@ -11,7 +11,7 @@ use raid_core::units::Tick;
 
 use super::mailbox::{Mailbox, Sender, Waker, mailbox};
 use super::{Poller, now};
-use crate::dma::{Memory, Pool};
+use crate::dma::{Memory, Pool, PoolStats};
 
 /// How long an adaptive reactor polls in vain before it sleeps, in nanoseconds.
 const SPIN: u64 = 50_000;
@@ -38,6 +38,12 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
+    /// What ends this reactor's sleep: for threads that work for one of its pollers. Used on the reactor itself it means
+    /// that something now waits for a poller which this pass has already polled, so that another pass must follow.
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
     /// Ends the reactor's sleep whenever the descriptor is readable, until it is closed.
     pub fn watch(&self, fd: impl AsFd) -> std::io::Result<()> {
         Ok(self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0))?)
@@ -46,11 +52,6 @@ impl Context<'_> {
     /// This reactor's buffers.
     pub fn pool(&mut self) -> &mut Pool {
         self.pool
-    }
-
-    /// Wakes this reactor: for a poller that finds work for another one which was polled before it in the same pass.
-    pub fn waker(&self) -> Waker {
-        self.waker.clone()
     }
 
     /// Adds a poller; it is first polled on the next pass.
@@ -79,7 +80,18 @@ struct SharedStats {
     passes: AtomicU64,
     sleeps: AtomicU64,
     pool_used: AtomicU64,
+    pool_high_water: AtomicU64,
+    pool_failures: AtomicU64,
     pool_size: AtomicU64,
+}
+
+impl SharedStats {
+    fn show_pool(&self, pool: PoolStats) {
+        self.pool_used.store(pool.used, Ordering::Relaxed);
+        self.pool_high_water.store(pool.high_water, Ordering::Relaxed);
+        self.pool_failures.store(pool.failures, Ordering::Relaxed);
+        self.pool_size.store(pool.size, Ordering::Relaxed);
+    }
 }
 
 type Work = Box<dyn FnOnce(&mut Reactor) + Send>;
@@ -142,7 +154,19 @@ impl ReactorHandle {
 
     /// Bytes of its pool that are handed out, and all bytes of it.
     pub fn pool_use(&self) -> (u64, u64) {
-        (self.stats.pool_used.load(Ordering::Relaxed), self.stats.pool_size.load(Ordering::Relaxed))
+        let pool = self.pool_stats();
+        (pool.used, pool.size)
+    }
+
+    /// Use of its pool, as of its last pass.
+    pub fn pool_stats(&self) -> PoolStats {
+        let get = |a: &AtomicU64| a.load(Ordering::Relaxed);
+        PoolStats {
+            used: get(&self.stats.pool_used),
+            high_water: get(&self.stats.pool_high_water),
+            failures: get(&self.stats.pool_failures),
+            size: get(&self.stats.pool_size),
+        }
     }
 
     /// Ends the thread after its current pass and waits for it. Its pollers are dropped there.
@@ -253,10 +277,10 @@ fn start_one(number: u16, core: usize, memory: Memory, polling: Polling) -> std:
             tracing::warn!("reactor {number} could not be pinned to core {core}: it runs where the kernel puts it");
         }
         let pool = Pool::new(memory, number);
-        let reactor = Reactor { number, pool, pollers: Vec::new(), added: Vec::new(), epoll, waker: bell.clone() };
+        let reactor = Reactor { number, pool, pollers: Vec::new(), added: Vec::new(), epoll, waker: bell };
         // A panic here has left an operation half done: nothing may go on as if it had not.
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            run(reactor, &inbox, &bell, &flag, &shared, polling)
+            run(reactor, &inbox, &flag, &shared, polling)
         }))
         .is_err()
         {
@@ -268,65 +292,72 @@ fn start_one(number: u16, core: usize, memory: Memory, polling: Polling) -> std:
     Ok(ReactorHandle { number, core: Some(core), work, waker, stop, stats, last: Arc::default(), thread })
 }
 
-fn run(
-    mut reactor: Reactor,
-    inbox: &Mailbox<Work>,
-    bell: &Waker,
-    stop: &AtomicBool,
-    stats: &SharedStats,
-    polling: Polling,
-) {
-    let mut mark = now();
+/// Divides the time since the start into busy and idle.
+struct Laps<'a> {
+    begun: Tick,
+    stats: &'a SharedStats,
+}
+
+impl Laps<'_> {
+    /// Ends a lap, and returns the time.
+    fn end(&mut self, busy: bool) -> Tick {
+        let end = now();
+        let counter = if busy { &self.stats.busy_ns } else { &self.stats.idle_ns };
+        add(counter, end.0 - self.begun.0);
+        self.begun = end;
+        end
+    }
+}
+
+/// One thread writes, so no read-modify-write is needed.
+fn add(counter: &AtomicU64, n: u64) {
+    counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+}
+
+fn run(mut reactor: Reactor, inbox: &Mailbox<Work>, stop: &AtomicBool, stats: &SharedStats, polling: Polling) {
+    let mut laps = Laps { begun: now(), stats };
     let mut idle_since: Option<Tick> = None;
     loop {
-        let mut worked = false;
-        while let Some(work) = inbox.try_recv() {
-            work(&mut reactor);
-            worked = true;
-        }
+        let mut worked = take_work(&mut reactor, inbox);
         if stop.load(Ordering::SeqCst) {
             return;
         }
         worked |= reactor.pass();
-        let after = now();
-        let spent = after.0 - mark.0;
-        mark = after;
-        let counter = if worked { &stats.busy_ns } else { &stats.idle_ns };
-        counter.store(counter.load(Ordering::Relaxed) + spent, Ordering::Relaxed);
-        stats.passes.store(stats.passes.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let after = laps.end(worked);
+        add(&stats.passes, 1);
+        stats.show_pool(reactor.pool.stats());
         if worked {
             idle_since = None;
             continue;
         }
-        if polling == Polling::Busy {
-            std::hint::spin_loop();
-            continue;
-        }
         let since = *idle_since.get_or_insert(after);
-        if after.0 - since.0 < SPIN {
+        if polling == Polling::Busy || after.0 - since.0 < SPIN {
             std::hint::spin_loop();
             continue;
         }
-        let pool = reactor.pool.stats();
-        stats.pool_used.store(pool.used, Ordering::Relaxed);
-        stats.pool_size.store(pool.size, Ordering::Relaxed);
-        bell.falling_asleep();
+        reactor.waker.falling_asleep();
         // One more look, after the flag is set: see `Waker::wake`.
-        let mut late = false;
-        while let Some(work) = inbox.try_recv() {
-            work(&mut reactor);
-            late = true;
-        }
-        late |= reactor.pass();
-        if !late {
-            sleep(&reactor);
-            stats.sleeps.store(stats.sleeps.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        }
-        bell.awake();
+        let late = take_work(&mut reactor, inbox) | reactor.pass();
+        laps.end(late);
         if late {
             idle_since = None;
+        } else {
+            sleep(&reactor);
+            // Apart from the pass that follows: what that finds to do must not make the sleep count as work.
+            laps.end(false);
+            add(&stats.sleeps, 1);
         }
+        reactor.waker.awake();
     }
+}
+
+fn take_work(reactor: &mut Reactor, inbox: &Mailbox<Work>) -> bool {
+    let mut worked = false;
+    while let Some(work) = inbox.try_recv() {
+        work(reactor);
+        worked = true;
+    }
+    worked
 }
 
 /// Blocks until something calls or the next deadline comes.
