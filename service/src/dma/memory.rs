@@ -1,5 +1,6 @@
 //! The regions, and the work that is done on addresses.
 
+use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -28,6 +29,27 @@ impl Drop for Region {
     }
 }
 
+fn map(size: NonZeroUsize, flags: MapFlags) -> nix::Result<NonNull<libc::c_void>> {
+    // SAFETY: a fresh anonymous mapping; no existing memory is touched.
+    unsafe { mmap_anonymous(None, size, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_PRIVATE | flags) }
+}
+
+/// A mapping of huge pages; `None` where there are too few.
+fn huge(size: NonZeroUsize) -> Option<NonNull<libc::c_void>> {
+    let start = map(size, MapFlags::MAP_HUGETLB | MapFlags::MAP_HUGE_2MB).ok()?;
+    // A control group may forbid at the first touch what the mapping was promised, with SIGBUS. Touching now turns that
+    // into an error; the pages are set aside anyway.
+    // SAFETY: advice on the mapping made above; it changes nothing in it.
+    if unsafe { madvise(start, size.get(), MmapAdvise::MADV_POPULATE_WRITE) }.is_ok() {
+        return Some(start);
+    }
+    // SAFETY: the mapping made above, which nobody else has seen.
+    if let Err(e) = unsafe { munmap(start, size.get()) } {
+        tracing::error!(%e, "huge pages could not be unmapped");
+    }
+    None
+}
+
 /// All reactors' regions. Cheap to clone.
 #[derive(Clone)]
 pub struct Memory {
@@ -36,21 +58,27 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Maps `regions` regions of `len` bytes each, rounded up to 2 MiB.
+    /// Maps `regions` regions of `len` bytes each, rounded up to 2 MiB. Huge pages are used where the administrator has
+    /// set enough aside (`vm.nr_hugepages`), for a whole region or not at all. Ordinary pages cost nothing until they are
+    /// touched.
     pub fn new(regions: usize, len: u64) -> std::io::Result<Memory> {
         let len = (len.max(1).next_multiple_of(2 << 20)) as usize;
-        let size = std::num::NonZeroUsize::new(len).expect("at least 2 MiB");
+        let size = NonZeroUsize::new(len).expect("at least 2 MiB");
         let mut out = Vec::with_capacity(regions);
-        for _ in 0..regions {
-            let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE;
-            // SAFETY: a fresh anonymous mapping; no existing memory is touched.
-            let start = unsafe { mmap_anonymous(None, size, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, flags)? };
-            // A whole huge page for a first small slot would make an idle daemon large.
+        for number in 0..regions {
+            if let Some(start) = huge(size) {
+                tracing::info!("buffer region {number} lies in huge pages");
+                out.push(Region { start, len });
+                continue;
+            }
+            let start = map(size, MapFlags::MAP_NORESERVE)?;
+            // Pushed first, so that it is unmapped whatever happens.
+            out.push(Region { start, len });
+            // A whole transparent huge page for a first small slot would make an idle daemon large.
             // SAFETY: advice on the mapping made above.
             if let Err(e) = unsafe { madvise(start, len, MmapAdvise::MADV_NOHUGEPAGE) } {
                 tracing::debug!(%e, "the kernel has no huge pages to turn off");
             }
-            out.push(Region { start, len });
         }
         Ok(Memory { regions: Arc::new(out), kernel: parity::kernel() })
     }
@@ -98,7 +126,7 @@ impl Memory {
                 for (to, addr) in to.iter_mut().zip(&dst[..outputs]) {
                     *to = self.ptr(*addr, len);
                 }
-                let mut from = [(std::ptr::null(), [0u8; 2]); 64];
+                let mut from = [(std::ptr::null(), [0u8; 2]); parity::MAX_TERMS];
                 let mut n = 0;
                 for term in terms.iter().filter(|t| t.src != BufAddr::ZERO) {
                     from[n] = (self.ptr(term.src, len).cast_const(), term.coef);
@@ -122,9 +150,17 @@ impl Memory {
                 true
             }
             Step::Compare { a, b, len } => {
-                let (a, b) = (self.ptr(a, len as usize), self.ptr(b, len as usize));
-                // SAFETY: both are valid for `len` bytes and not written while the operation has them.
-                unsafe { std::slice::from_raw_parts(a, len as usize) == std::slice::from_raw_parts(b, len as usize) }
+                let bytes = |addr| {
+                    let start = self.ptr(addr, len as usize);
+                    // SAFETY: valid for `len` bytes, and not written while the operation has it.
+                    unsafe { std::slice::from_raw_parts(start.cast_const(), len as usize) }
+                };
+                match (a == BufAddr::ZERO, b == BufAddr::ZERO) {
+                    (false, false) => parity::compare(bytes(a), bytes(b)),
+                    (true, true) => true,
+                    (true, false) => parity::is_zero(bytes(b)),
+                    (false, true) => parity::is_zero(bytes(a)),
+                }
             }
         }
     }

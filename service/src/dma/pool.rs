@@ -1,7 +1,10 @@
 //! Slots of one reactor's region, by size class.
 //!
 //! Spans of a little over 1 MiB are taken from the region when a class has no slot left, and given back when all their
-//! slots are free, so that a pool which served 4 KiB requests can serve 1 MiB ones afterwards.
+//! slots are free, so that a pool which served 4 KiB requests can serve 1 MiB ones afterwards. Each class may keep one
+//! free span, so that one slot that comes and goes does not take and give back a span each time; it is taken away from
+//! the class when another one needs it. Every operation takes constant time, and none allocates once the first has
+//! made the tables.
 
 use raid_core::action::BufAddr;
 
@@ -13,7 +16,12 @@ const SPAN: u64 = 1 << 20;
 const STAGGER: u64 = 64 << 10;
 /// Slot sizes in bytes.
 const CLASSES: [u32; 6] = [4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20];
+const SPAN_SIZE: u64 = SPAN + STAGGER;
 const NONE: u32 = u32::MAX;
+/// Instead of a class: the span is free.
+const NO_CLASS: u8 = u8::MAX;
+/// Instead of a class: the span was reserved.
+const RESERVED: u8 = u8::MAX - 1;
 
 /// A piece of the region. Not `Clone`: who holds it owns the bytes.
 #[derive(Debug)]
@@ -56,18 +64,30 @@ pub struct PoolStats {
 
 struct Span {
     class: u8,
-    used: u32,
+    used: u16,
+    /// Slots from this index on were never handed out since the span was taken.
+    fresh: u16,
+    /// Slots below `fresh` that came back.
     free: Vec<u16>,
     /// Neighbours in the list of spans of this class that have a free slot.
     next: u32,
     previous: u32,
 }
 
+impl Span {
+    fn is_full(&self) -> bool {
+        self.free.is_empty() && self.fresh == slots_in_span(self.class as usize)
+    }
+}
+
+fn slots_in_span(class: usize) -> u16 {
+    (SPAN / u64::from(CLASSES[class])) as u16
+}
+
 /// Slots of one region. Belongs to one reactor.
 pub struct Pool {
     memory: Memory,
     region: u16,
-    first_span: u64,
     spans: Vec<Span>,
     empty: Vec<u32>,
     heads: [u32; CLASSES.len()],
@@ -85,7 +105,6 @@ impl Pool {
         Pool {
             memory,
             region,
-            first_span: 0,
             spans: Vec::new(),
             empty: Vec::new(),
             heads: [NONE; CLASSES.len()],
@@ -101,24 +120,30 @@ impl Pool {
         &self.memory
     }
 
-    /// Takes `len` bytes out of the region for good, from its end. `None` if they are not free.
+    /// Takes `len` bytes out of the region for good, starting at a multiple of 4096. `None` if there is no such run of
+    /// free bytes. Best asked for before the first slot is; afterwards it costs whole spans, and a walk over them.
     pub fn reserve(&mut self, len: u64) -> Option<BufAddr> {
         let len = len.next_multiple_of(4096);
         let end = self.stats.size - self.reserved;
-        let begin = end.checked_sub(len)?;
-        // Spans are taken from the list's end, lowest address first, so those at the region's end are the last to be used.
-        let spans_end = if self.started { self.first_span + self.spans.len() as u64 * (SPAN + STAGGER) } else { 0 };
-        if self.started && begin < spans_end {
-            let cut = (spans_end - begin).div_ceil(SPAN + STAGGER) as usize;
-            let keep = self.spans.len().checked_sub(cut)?;
-            if self.spans[keep..].iter().any(|s| s.used > 0 || s.class != u8::MAX) {
-                return None;
-            }
-            self.spans.truncate(keep);
-            self.empty.retain(|s| (*s as usize) < keep);
+        let spans_end = self.spans.len() as u64 * SPAN_SIZE;
+        if let Some(begin) = end.checked_sub(len)
+            && begin >= spans_end
+        {
+            self.reserved += len;
+            return Some(BufAddr::new(self.region, begin));
         }
-        self.reserved += len;
-        Some(BufAddr::new(self.region, begin))
+        for class in 0..CLASSES.len() {
+            let head = self.heads[class];
+            if head != NONE && self.spans[head as usize].used == 0 {
+                self.give_back(head);
+            }
+        }
+        // From the end, because slots are taken from the beginning.
+        let count = usize::try_from(len.div_ceil(SPAN_SIZE)).ok()?;
+        let first = self.spans.windows(count.max(1)).rposition(|run| run.iter().all(|s| s.class == NO_CLASS))?;
+        self.spans[first..first + count].iter_mut().for_each(|s| s.class = RESERVED);
+        self.empty.retain(|s| !(first..first + count).contains(&(*s as usize)));
+        Some(BufAddr::new(self.region, first as u64 * SPAN_SIZE))
     }
 
     /// Bytes of the region that slots may take: what was not reserved.
@@ -128,9 +153,16 @@ impl Pool {
 
     fn start(&mut self) {
         self.started = true;
-        let count = (self.stats.size - self.reserved) / (SPAN + STAGGER);
+        let count = (self.stats.size - self.reserved) / SPAN_SIZE;
         self.spans = (0..count)
-            .map(|_| Span { class: u8::MAX, used: 0, free: Vec::with_capacity(256), next: NONE, previous: NONE })
+            .map(|_| Span {
+                class: NO_CLASS,
+                used: 0,
+                fresh: 0,
+                free: Vec::with_capacity(slots_in_span(0) as usize),
+                next: NONE,
+                previous: NONE,
+            })
             .collect();
         self.empty = (0..count as u32).rev().collect();
     }
@@ -147,9 +179,12 @@ impl Pool {
         }
         let id = self.heads[class];
         let span = &mut self.spans[id as usize];
-        let index = span.free.pop().expect("a listed span has a free slot");
+        let index = span.free.pop().unwrap_or_else(|| {
+            span.fresh += 1;
+            span.fresh - 1
+        });
         span.used += 1;
-        if span.free.is_empty() {
+        if span.is_full() {
             self.unlist(id);
         }
         self.stats.used += u64::from(CLASSES[class]);
@@ -157,22 +192,27 @@ impl Pool {
         Some(Slot { addr: self.address(id, class, index), len: CLASSES[class], span: id, index })
     }
 
-    /// Gives a slot back.
+    /// Gives a slot back. Panics when it is another pool's: it would be handed out twice.
     pub fn free(&mut self, slot: Slot) {
+        assert_eq!(slot.addr.region(), self.region, "{slot:?} was given back to the pool of another region");
         let span = &mut self.spans[slot.span as usize];
-        let class = span.class as usize;
+        let was_full = span.is_full();
         span.used -= 1;
         span.free.push(slot.index);
         self.stats.used -= u64::from(slot.len);
-        if span.free.len() == 1 {
+        let empty = span.used == 0;
+        let class = span.class as usize;
+        if was_full {
+            // A free span is kept only while its class has no other one with room.
+            let head = self.heads[class];
+            if head != NONE && self.spans[head as usize].used == 0 {
+                self.give_back(head);
+            }
             self.list(slot.span);
         }
-        if self.spans[slot.span as usize].used == 0 && (class >= 4 || self.empty.len() < 4) {
-            self.unlist(slot.span);
-            let span = &mut self.spans[slot.span as usize];
-            span.class = u8::MAX;
-            span.free.clear();
-            self.empty.push(slot.span);
+        let alone = self.heads[class] == slot.span && self.spans[slot.span as usize].next == NONE;
+        if empty && !alone {
+            self.give_back(slot.span);
         }
     }
 
@@ -196,7 +236,7 @@ impl Pool {
     }
 
     fn address(&self, span: u32, class: usize, index: u16) -> BufAddr {
-        let base = self.first_span + u64::from(span) * (SPAN + STAGGER);
+        let base = u64::from(span) * SPAN_SIZE;
         let size = u64::from(CLASSES[class]);
         // Page-aligned starts of large buffers fall into the same cache sets and halve the speed of parity.
         let stagger = if size < 16 << 10 {
@@ -209,12 +249,27 @@ impl Pool {
     }
 
     fn take_span(&mut self, class: usize) -> bool {
+        if self.empty.is_empty() {
+            // A class keeps a free span only where it is alone in its list, so the heads are the only ones to look at.
+            let kept = self.heads.iter().copied().find(|head| *head != NONE && self.spans[*head as usize].used == 0);
+            if let Some(head) = kept {
+                self.give_back(head);
+            }
+        }
         let Some(id) = self.empty.pop() else { return false };
-        let span = &mut self.spans[id as usize];
-        span.class = class as u8;
-        span.free.extend((0..(SPAN / u64::from(CLASSES[class])) as u16).rev());
+        self.spans[id as usize].class = class as u8;
         self.list(id);
         true
+    }
+
+    /// Takes a free span away from its class.
+    fn give_back(&mut self, id: u32) {
+        self.unlist(id);
+        let span = &mut self.spans[id as usize];
+        span.class = NO_CLASS;
+        span.fresh = 0;
+        span.free.clear();
+        self.empty.push(id);
     }
 
     fn list(&mut self, id: u32) {

@@ -35,10 +35,40 @@ proptest! {
             pool.free(slot);
         }
         prop_assert_eq!(pool.stats().used, 0);
-        // Whatever came before, the region can be used for large slots again.
+        // Whatever came before, the whole region can be used for large slots again.
         let large: Vec<Slot> = std::iter::from_fn(|| pool.alloc(1 << 20)).collect();
-        prop_assert!(large.len() >= 2, "only {} large slots", large.len());
+        let mut fresh = self::pool();
+        fresh.reserve(1 << 20).unwrap();
+        prop_assert_eq!(large.len(), std::iter::from_fn(|| fresh.alloc(1 << 20)).count());
     }
+}
+
+/// A burst of small requests must not leave the region to their class.
+#[test]
+fn a_region_full_of_small_slots_serves_large_ones_afterwards() {
+    let mut pool = Pool::new(Memory::new(1, 64 << 20).unwrap(), 0);
+    let count = |pool: &mut Pool, len| std::iter::from_fn(|| pool.alloc(len)).collect::<Vec<Slot>>();
+    let most = count(&mut pool, 1 << 20);
+    let spans = most.len();
+    most.into_iter().for_each(|s| pool.free(s));
+    for len in [4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10] {
+        let small = count(&mut pool, len);
+        assert_eq!(small.len(), spans * ((1 << 20) / len as usize));
+        small.into_iter().for_each(|s| pool.free(s));
+    }
+    let failures = pool.stats().failures;
+    assert_eq!(count(&mut pool, 1 << 20).len(), spans);
+    assert_eq!(pool.stats().failures, failures + 1);
+}
+
+#[test]
+#[should_panic(expected = "another region")]
+fn a_slot_of_another_pool_is_not_taken() {
+    let memory = Memory::new(2, REGION).unwrap();
+    let (mut a, mut b) = (Pool::new(memory.clone(), 0), Pool::new(memory, 1));
+    let slot = a.alloc(4096).unwrap();
+    b.alloc(4096).unwrap();
+    b.free(slot);
 }
 
 #[test]
@@ -61,10 +91,93 @@ fn an_address_outside_of_its_region_is_never_memory() {
     memory.ptr(raid_core::action::BufAddr::new(0, REGION - 10), 11);
 }
 
+/// A second array is created while the first one is busy.
+#[test]
+fn scratch_can_be_reserved_while_slots_are_in_use() {
+    let mut pool = Pool::new(Memory::new(1, 32 << 20).unwrap(), 0);
+    let mut held: Vec<Slot> = std::iter::from_fn(|| pool.alloc(64 << 10)).collect();
+    assert!(pool.reserve(4 << 20).is_none());
+    // Free all but a few, so that small runs are left between those in use.
+    let kept: Vec<Slot> = held.extract_if(.., |s| s.addr().offset() < 12 << 20).collect();
+    held.into_iter().for_each(|s| pool.free(s));
+    let begin = pool.reserve(4 << 20).expect("20 MiB are free").offset();
+    let mut held = kept;
+    held.extend(std::iter::from_fn(|| pool.alloc(128 << 10)));
+    for slot in &held {
+        let end = slot.addr().offset() + u64::from(slot.len());
+        assert!(end <= begin || begin + (4 << 20) <= slot.addr().offset(), "{slot:?} lies in the reserved part");
+    }
+    held.into_iter().for_each(|s| pool.free(s));
+    assert_eq!(pool.stats().used, 0);
+}
+
 #[test]
 fn a_reservation_that_is_too_large_is_refused() {
     let mut pool = pool();
     assert!(pool.reserve(REGION + 4096).is_none());
     assert!(pool.reserve(REGION).is_some());
     assert!(pool.alloc(4096).is_none());
+}
+
+/// What the engine may order, with sources of zeros.
+#[test]
+fn steps_are_carried_out_with_zeros_for_sources() {
+    use raid_core::action::{BufAddr, Slice, Step, Term};
+    const LEN: usize = 512;
+    let mut pool = pool();
+    let memory = pool.memory().clone();
+    let mut slots: Vec<Slot> = (0..4).map(|_| pool.alloc(4096).unwrap()).collect();
+    for (i, slot) in slots.iter_mut().enumerate() {
+        pool.bytes_mut(slot).iter_mut().enumerate().for_each(|(j, b)| *b = (i * 91 + j * 7 + 1) as u8);
+    }
+    let addr: Vec<BufAddr> = slots.iter().map(Slot::addr).collect();
+    let bytes = |pool: &Pool, i: usize| pool.bytes(&slots[i])[..LEN].to_vec();
+    let (a, b) = (bytes(&pool, 0), bytes(&pool, 1));
+    let product = |x: u8, y: u8| raid_core::gf::mul(x, y);
+
+    let terms = [
+        Term { src: addr[0], coef: [1, 2] },
+        Term { src: BufAddr::ZERO, coef: [1, 77] },
+        Term { src: addr[1], coef: [1, 4] },
+    ];
+    let combine = |accumulate| Step::Combine {
+        len: LEN as u32,
+        dst: [addr[2], addr[3]],
+        outputs: 2,
+        accumulate,
+        terms: Slice::default(),
+    };
+    assert!(memory.execute(&combine(false), &terms));
+    let p: Vec<u8> = a.iter().zip(&b).map(|(x, y)| x ^ y).collect();
+    let q: Vec<u8> = a.iter().zip(&b).map(|(x, y)| product(2, *x) ^ product(4, *y)).collect();
+    assert_eq!((bytes(&pool, 2), bytes(&pool, 3)), (p.clone(), q));
+    assert!(memory.execute(&combine(true), &terms));
+    assert_eq!((bytes(&pool, 2), bytes(&pool, 3)), (vec![0; LEN], vec![0; LEN]), "twice is nothing");
+    assert!(memory.execute(&combine(false), &terms[..1]));
+    assert_eq!(bytes(&pool, 2), a);
+    assert!(memory.execute(&combine(false), &terms[1..2]));
+    assert_eq!(bytes(&pool, 2), vec![0; LEN], "nothing but zeros must replace what was there");
+
+    let compare = |a, b| memory.execute(&Step::Compare { a, b, len: LEN as u32 }, &[]);
+    assert!(compare(addr[2], BufAddr::ZERO) && compare(BufAddr::ZERO, addr[2]) && compare(addr[0], addr[0]));
+    assert!(!compare(addr[0], BufAddr::ZERO) && !compare(addr[0], addr[1]));
+    let copy = |dst, src| memory.execute(&Step::Copy { dst, src, len: LEN as u32 }, &[]);
+    assert!(copy(addr[2], addr[1]) && compare(addr[1], addr[2]));
+    assert!(copy(addr[2], BufAddr::ZERO) && compare(addr[2], BufAddr::ZERO));
+    assert_eq!(bytes(&pool, 1), b, "a source was changed");
+}
+
+/// Untouched parts of a region must cost nothing: an idle daemon is small.
+#[test]
+fn an_untouched_region_is_not_resident() {
+    let resident = || {
+        let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+        text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+    };
+    let before = resident();
+    let mut pool = Pool::new(Memory::new(1, 8 << 30).unwrap(), 0);
+    let mut slot = pool.alloc(64 << 10).unwrap();
+    pool.bytes_mut(&mut slot).fill(1);
+    // Other tests of this process use memory too, but not gigabytes.
+    assert!(resident().saturating_sub(before) < 1 << 30);
 }

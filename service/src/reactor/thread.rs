@@ -279,10 +279,8 @@ fn start_one(number: u16, core: usize, memory: Memory, polling: Polling) -> std:
         let pool = Pool::new(memory, number);
         let reactor = Reactor { number, pool, pollers: Vec::new(), added: Vec::new(), epoll, waker: bell };
         // A panic here has left an operation half done: nothing may go on as if it had not.
-        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            run(reactor, &inbox, &flag, &shared, polling)
-        }))
-        .is_err()
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(reactor, &inbox, &flag, &shared, polling)))
+            .is_err()
         {
             tracing::error!("reactor {number} panicked; the process ends so that no operation goes on half done");
             std::process::abort();
