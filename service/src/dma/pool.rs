@@ -91,7 +91,10 @@ pub struct Pool {
     spans: Vec<Span>,
     empty: Vec<u32>,
     heads: [u32; CLASSES.len()],
+    /// Bytes reserved at the region's end, before spans were made.
     reserved: u64,
+    /// Spans reserved later.
+    reserved_spans: u64,
     started: bool,
     stats: PoolStats,
     /// A pool must not move between threads: `Slot`s of one region have one owner.
@@ -109,6 +112,7 @@ impl Pool {
             empty: Vec::new(),
             heads: [NONE; CLASSES.len()],
             reserved: 0,
+            reserved_spans: 0,
             started: false,
             stats: PoolStats { size, ..PoolStats::default() },
             _not_send: std::marker::PhantomData,
@@ -142,13 +146,14 @@ impl Pool {
         let count = usize::try_from(len.div_ceil(SPAN_SIZE)).ok()?;
         let first = self.spans.windows(count.max(1)).rposition(|run| run.iter().all(|s| s.class == NO_CLASS))?;
         self.spans[first..first + count].iter_mut().for_each(|s| s.class = RESERVED);
+        self.reserved_spans += count as u64;
         self.empty.retain(|s| !(first..first + count).contains(&(*s as usize)));
         Some(BufAddr::new(self.region, first as u64 * SPAN_SIZE))
     }
 
     /// Bytes of the region that slots may take: what was not reserved.
     pub fn usable(&self) -> u64 {
-        self.stats.size - self.reserved
+        self.stats.size - self.reserved - self.reserved_spans * SPAN_SIZE
     }
 
     fn start(&mut self) {

@@ -100,7 +100,9 @@ fn scratch_can_be_reserved_while_slots_are_in_use() {
     // Free all but a few, so that small runs are left between those in use.
     let kept: Vec<Slot> = held.extract_if(.., |s| s.addr().offset() < 12 << 20).collect();
     held.into_iter().for_each(|s| pool.free(s));
+    let usable = pool.usable();
     let begin = pool.reserve(4 << 20).expect("20 MiB are free").offset();
+    assert!(pool.usable() <= usable - (4 << 20));
     let mut held = kept;
     held.extend(std::iter::from_fn(|| pool.alloc(128 << 10)));
     for slot in &held {
