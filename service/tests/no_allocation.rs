@@ -7,12 +7,16 @@ use std::sync::atomic::AtomicU16;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use nvme_wire::tcp::Digests;
 use raid_core::action::{MemberId, Seg, VolumeId};
 use raid_core::engine::Config;
 use raid_core::geometry::{Geometry, Level};
 use raid_core::view::{GroupView, MemberState, SlotState, SlotView, View, VolumeView};
 use raidd::block::backing::Backing;
+use raidd::block::ram::RamDisk;
 use raidd::block::{BlockDevice, BlockInfo, Completions, Io, IoOp};
+use raidd::nvmf::initiator::{Initiator, Op, Request};
+use raidd::nvmf::{DeviceFactory, Hosts, NamespaceInfo, Target};
 use raidd::reactor::{self, Poller, Polling, Reactor};
 use raidd::volume::{Lane, LaneConfig, LaneMessage, LanePoller, Volume};
 
@@ -191,6 +195,67 @@ fn nothing_is_allocated_per_io_once_warm() {
         if level != Level::Raid0 {
             assert_eq!(allocations(level, width, Some(1)), 0, "{level:?} degraded");
         }
+    }
+}
+
+/// Reads and writes of all sizes through the target, 64 at once: `count` of them.
+fn load(host: &mut Initiator, count: u64) {
+    const SIZES: [u32; 5] = [512, 4096, 8192, 64 << 10, 1 << 20];
+    let mut done = Vec::new();
+    let (mut sent, mut over) = (0, 0);
+    while over < count {
+        while sent < count && host.room(0) > 0 {
+            let len = SIZES[(sent % 5) as usize];
+            let slba = sent * 4096 % (32 << 10);
+            let op = match sent / 5 % 2 {
+                0 => Op::Write { slba, fua: false },
+                _ => Op::Read { slba, blocks: len / 512 },
+            };
+            let request = Request { nsid: 1, tag: sent, op, buffer: vec![1; len as usize] };
+            host.submit(0, request).expect("there is room");
+            sent += 1;
+        }
+        host.poll(0, &mut done, Some(Duration::from_secs(60))).expect("a target that answers");
+        assert!(!done.is_empty(), "no answer within a minute");
+        over += done.len() as u64;
+        assert!(done.drain(..).all(|d| d.cqe.status().is_success()));
+    }
+}
+
+#[test]
+fn the_target_allocates_nothing_per_io_once_warm() {
+    for digests in [Digests::default(), Digests { header: true, data: true }] {
+        let (memory, reactors) = reactor::start(&[0], 32 << 20, Polling::Adaptive).expect("a reactor");
+        let target = Target::new(&reactors).expect("a target");
+        let addr = target.add_listener("127.0.0.1:0".parse().expect("an address")).expect("a free port");
+        let nqn = "nqn.2026-01.org.example:array0";
+        target.add_subsystem(nqn, "SN1", "raidd", Hosts::Any).expect("a subsystem");
+        let size = 64 << 20;
+        let info = NamespaceInfo {
+            uuid: [1; 16],
+            nguid: [1; 16],
+            block_size: 512,
+            size,
+            preferred_write: 0,
+            optimal_io: 0,
+            atomic_write: 0,
+            volatile_cache: false,
+            deallocate: false,
+        };
+        let disk = RamDisk::new("ram", size).expect("RAM");
+        let factory: DeviceFactory = Arc::new(move |_| Ok(Box::new(disk.open(&memory))));
+        target.add_namespace(nqn, 1, info, factory).expect("a namespace");
+        let mut host = Initiator::connect(addr, nqn, "nqn.2026-01.org.example:host", 1, 64, digests).expect("a queue");
+        load(&mut host, 1_000);
+        reactors[0].run(Box::new(|_| COUNT.with(|c| c.set(Some(0))))).expect("a running reactor");
+        load(&mut host, 4_000);
+        let (report, result) = mpsc::channel();
+        let read = Box::new(move |_: &mut Reactor| report.send(COUNT.with(|c| c.take())).expect("the test waits"));
+        reactors[0].run(read).expect("a running reactor");
+        assert_eq!(result.recv().expect("a count"), Some(0), "{digests:?}");
+        drop(host);
+        target.stop().expect("an end");
+        reactors[0].stop();
     }
 }
 

@@ -56,13 +56,24 @@ pub enum Use {
 pub type Waiter = (u32, Option<u16>);
 
 /// Shares of one reactor's pool, and who waits for them, first come first served within a use.
-#[derive(Default)]
 pub struct Shares {
     held: [u64; 3],
     waiting: [VecDeque<Waiter>; 3],
 }
 
+impl Default for Shares {
+    fn default() -> Shares {
+        Shares::new()
+    }
+}
+
 impl Shares {
+    /// All of the pool is free, and nobody waits.
+    pub fn new() -> Shares {
+        let line = || VecDeque::with_capacity(1024);
+        Shares { held: [0; 3], waiting: [line(), line(), line()] }
+    }
+
     fn room(&self, pool: &Pool, kind: Use, len: u32) -> bool {
         // Something must fit always: the smallest pool that works is two large slots and a bit.
         let share = |part: u64, of: u64| (pool.usable() * part / of).max(1 << 20);

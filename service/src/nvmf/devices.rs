@@ -9,6 +9,9 @@ use super::subsystem::{NamespaceInfo, Registry};
 use crate::block::{BlockDevice, Completions, Io};
 use crate::reactor::Context;
 
+/// I/Os for which the line before a device has room at once.
+const LINE: usize = 1024;
+
 /// A namespace's device on this reactor.
 pub struct Device {
     /// Which addition of the namespace it belongs to.
@@ -55,7 +58,7 @@ impl Devices {
                 key: namespace.key,
                 info: namespace.info.clone(),
                 device: (namespace.factory)(cx)?,
-                waiting: VecDeque::new(),
+                waiting: VecDeque::with_capacity(LINE),
                 retired: false,
                 rung: true,
             };

@@ -205,6 +205,7 @@ impl Connection {
         shared.add_link(Arc::clone(&link));
         self.link = Some(link);
         self.commands.grow(entries);
+        self.send.reserve(entries as usize);
         let no_flow_control = command.cattr & cattr::DISABLE_SQ_FLOW_CONTROL != 0;
         let cntlid = controller.cntlid;
         let mut queue = Queue::new(qid, entries, controller, no_flow_control);

@@ -9,7 +9,7 @@ use crate::dma::Pool;
 /// Pieces that go with one `writev`.
 const VECTOR: usize = 128;
 /// Sent small bytes that are kept before the rest is moved to the front.
-const SLACK: usize = 64 << 10;
+const SLACK: usize = 16 << 10;
 
 #[derive(Clone, Copy)]
 enum Piece {
@@ -49,6 +49,13 @@ pub struct Sent {
 }
 
 impl SendQueue {
+    /// Makes room for the answers of this many commands, so that none of them has to.
+    pub fn reserve(&mut self, commands: usize) {
+        // A read's header, data digest and response with header digests, and the pieces around its payload.
+        self.small.reserve(SLACK + commands * 64);
+        self.pieces.reserve(commands * 2 + 2);
+    }
+
     /// True if all is sent.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
