@@ -251,7 +251,7 @@ fn operations_at(list: &[Operation], width: Option<u16>) -> String {
 pub fn operation_line(o: &Operation) -> String {
     let mut line =
         format!("{} {} of {}: {}, {:.1}% of {}", o.id, o.kind, o.target, o.state, o.percent(), show(o.total_bytes));
-    if !o.reason.is_empty() {
+    if o.ended() && !o.reason.is_empty() {
         line += &format!(" ({})", o.reason);
     }
     line

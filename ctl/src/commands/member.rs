@@ -65,6 +65,11 @@ pub async fn run(cx: &Context, command: Member) -> Result<()> {
                 create_size_bytes: device.size.unwrap_or(0),
             };
             let operation = view::Operation::from(service.replace_member(request).await?.into_inner());
+            if operation.id.is_empty() {
+                return output::print(cx.format, &operation, |o| {
+                    format!("{} of {}: {}, {}\n", o.kind, o.target, o.state, o.reason)
+                });
+            }
             if !wait {
                 return output::print(cx.format, &operation, |o| {
                     format!("{}\n'raidctl operation watch {}' shows how it goes\n", output::operation_line(o), o.id)

@@ -2264,7 +2264,8 @@ pub mod member_service_client {
             req.extensions_mut().insert(GrpcMethod::new("raid.v1.MemberService", "RemoveMember"));
             self.inner.unary(req, path, codec).await
         }
-        /// Rebuilds a member's extents onto another device and then removes it. Returns when the operation has started.
+        /// Rebuilds a member's extents onto another device and then removes it. Returns when the operation has started; where
+        /// there is nothing to rebuild, with an operation without a name that has succeeded.
         pub async fn replace_member(
             &mut self,
             request: impl tonic::IntoRequest<super::ReplaceMemberRequest>,
@@ -2313,7 +2314,8 @@ pub mod member_service_server {
             &self,
             request: tonic::Request<super::RemoveMemberRequest>,
         ) -> std::result::Result<tonic::Response<super::RemoveMemberResponse>, tonic::Status>;
-        /// Rebuilds a member's extents onto another device and then removes it. Returns when the operation has started.
+        /// Rebuilds a member's extents onto another device and then removes it. Returns when the operation has started; where
+        /// there is nothing to rebuild, with an operation without a name that has succeeded.
         async fn replace_member(
             &self,
             request: tonic::Request<super::ReplaceMemberRequest>,

@@ -58,7 +58,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Takes a failed, missing or spare member out of the array.
     fn remove_member(&self, array: &str, member: u16) -> impl Future<Output = Result<()>> + Send;
     /// Rebuilds a member's extents onto the device `with`, or a spare of the array, and then removes it. Returns the
-    /// operation's ID as soon as it has started.
+    /// operation's ID as soon as it has started, or an empty one if there was nothing to rebuild.
     fn replace_member(
         &self,
         array: &str,

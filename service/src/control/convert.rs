@@ -42,6 +42,64 @@ pub fn timestamp(time: SystemTime) -> prost_types::Timestamp {
     prost_types::Timestamp { seconds: since.as_secs() as i64, nanos: since.subsec_nanos() as i32 }
 }
 
+/// A state always has its reason: where nothing special is to be said, what the state itself means.
+fn reason(given: &str, otherwise: &str) -> String {
+    if given.is_empty() { otherwise.to_owned() } else { given.to_owned() }
+}
+
+fn array_reason(a: &model::Array) -> String {
+    let otherwise = match a.state {
+        model::ArrayState::Assembling => "it waits for members",
+        model::ArrayState::Failed => "a volume cannot be served",
+        model::ArrayState::Degraded => "redundancy is missing and nothing restores it",
+        model::ArrayState::Rebuilding => "redundancy is being restored",
+        model::ArrayState::Healthy => "all is in sync",
+        model::ArrayState::Stopped => "it was stopped",
+    };
+    reason(&a.reason, otherwise)
+}
+
+fn member_reason(m: &model::Member) -> String {
+    let otherwise = match m.state {
+        model::MemberState::Active => "it is read and written",
+        model::MemberState::Rebuilding => "a rebuild fills it",
+        model::MemberState::Spare => "it stands by for a member that fails",
+        model::MemberState::Failed => "it is neither read nor written",
+        model::MemberState::Missing => "it was not found",
+    };
+    reason(&m.reason, otherwise)
+}
+
+fn volume_reason(v: &model::Volume) -> String {
+    let otherwise = match v.state {
+        model::VolumeState::Offline => "too few members are left",
+        model::VolumeState::Degraded => "redundancy is missing and nothing restores it",
+        model::VolumeState::Rebuilding => "a rebuild restores redundancy",
+        model::VolumeState::Resyncing => "redundancy is made to match the data",
+        model::VolumeState::Healthy => "all is in sync",
+    };
+    reason(&v.reason, otherwise)
+}
+
+fn export_reason(e: &model::Export) -> String {
+    let otherwise = match e.state {
+        model::ExportState::Active => "hosts can connect",
+        model::ExportState::Offline => "the volume is not served",
+    };
+    reason(&e.reason, otherwise)
+}
+
+fn operation_reason(o: &model::Operation) -> String {
+    let otherwise = match o.state {
+        model::OperationState::Running => "it goes on",
+        model::OperationState::Paused => "it was paused",
+        model::OperationState::Succeeded => "all is done",
+        model::OperationState::Failed => "it ended by an error",
+        model::OperationState::Cancelled => "it was cancelled",
+    };
+    reason(&o.reason, otherwise)
+}
+
 pub fn array(a: &model::Array) -> v1::Array {
     let count = |states: &[model::MemberState]| a.members.iter().filter(|m| states.contains(&m.state)).count() as u32;
     use model::MemberState::{Active, Failed, Missing, Rebuilding, Spare};
@@ -56,7 +114,7 @@ pub fn array(a: &model::Array) -> v1::Array {
         status: Some(v1::ArrayStatus {
             uuid: a.uuid.clone(),
             state: array_state(a.state).into(),
-            reason: a.reason.clone(),
+            reason: array_reason(a),
             generation: a.generation,
             capacity_bytes: a.capacity,
             free_bytes: a.free,
@@ -94,7 +152,7 @@ pub fn member(array: &str, m: &model::Member) -> v1::Member {
             number: m.number.into(),
             uuid: m.uuid.clone(),
             state: state.into(),
-            reason: m.reason.clone(),
+            reason: member_reason(m),
             size_bytes: m.size,
             block_size_bytes: m.block_size,
             used_bytes: m.used,
@@ -138,7 +196,7 @@ pub fn volume(array: &str, v: &model::Volume) -> v1::Volume {
             number: v.number,
             uuid: v.uuid.clone(),
             state: state.into(),
-            reason: v.reason.clone(),
+            reason: volume_reason(v),
             allocated_bytes: v.allocated,
             dirty: v.dirty,
             groups: v.groups,
@@ -222,7 +280,7 @@ pub fn export(e: &model::Export) -> v1::Export {
             hosts,
             any_host,
         }),
-        status: Some(v1::ExportStatus { state: state.into(), reason: e.reason.clone(), controllers: e.controllers }),
+        status: Some(v1::ExportStatus { state: state.into(), reason: export_reason(e), controllers: e.controllers }),
     }
 }
 
@@ -251,7 +309,7 @@ pub fn operation(o: &model::Operation) -> v1::Operation {
         target: target.to_string(),
         status: Some(v1::OperationStatus {
             state: state.into(),
-            reason: o.reason.clone(),
+            reason: operation_reason(o),
             done_bytes: o.done,
             total_bytes: o.total,
             start_time: Some(timestamp(o.started)),
@@ -382,4 +440,21 @@ pub fn system(s: &model::System) -> v1::System {
 
 fn duration(d: Duration) -> prost_types::Duration {
     prost_types::Duration { seconds: d.as_secs() as i64, nanos: d.subsec_nanos() as i32 }
+}
+
+/// The answer to a replacement that had nothing to rebuild: an operation that has ended and is in no list.
+pub fn nothing_to_rebuild(array: &str, member: u16) -> v1::Operation {
+    let now = timestamp(SystemTime::now());
+    v1::Operation {
+        name: String::new(),
+        kind: v1::OperationKind::Replace.into(),
+        target: Name::Member(array.to_owned(), member).to_string(),
+        status: Some(v1::OperationStatus {
+            state: v1::OperationState::Succeeded.into(),
+            reason: "the member held no data, so there was nothing to rebuild".to_owned(),
+            start_time: Some(now),
+            end_time: Some(now),
+            ..Default::default()
+        }),
+    }
 }

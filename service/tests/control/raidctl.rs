@@ -156,6 +156,10 @@ async fn exit_codes_and_messages() {
     }
     fails(&server, 2, &format!("--request-id {id} array create thrice --member /dev/a /dev/b"));
 
+    server.backend.put_array("empty", 2);
+    let replaced = ok(&server, "member replace empty 0 --with /dev/new --wait").out;
+    assert!(replaced.contains("nothing to rebuild"), "{replaced}");
+
     let made = ok(&server, "fault add pool 1 --on read,write --error media --offset 1MiB --length 4K").out;
     assert!(made.contains("fault 1 is in force: error media on read,write of pool member 1"), "{made}");
     ok(&server, "fault add pool 1 --corrupt");

@@ -197,6 +197,9 @@ impl<B: Backend> MemberService for Services<B> {
         };
         self.change(&r.request_id, r, |b| async move {
             let id = b.replace_member(&array, number, with).await?;
+            if id.is_empty() {
+                return Ok(convert::nothing_to_rebuild(&array, number));
+            }
             settled(&*b, |b| super::operations::get(b, &id)).await
         })
         .await
