@@ -26,6 +26,8 @@ pub fn run(quick: bool) -> Result<(), String> {
     if !quick {
         crate::packages::ensure(crate::packages::GUEST)?;
         cargo("lints", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
+        println!("== generated code");
+        crate::proto::run(true)?;
     }
     // The end-to-end tests start these binaries.
     cargo("binaries", &["build", "--workspace", "--bins"])?;
