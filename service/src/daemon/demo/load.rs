@@ -66,6 +66,9 @@ pub struct Load {
     expected: Vec<u8>,
 }
 
+/// Gives the next I/O, as first block and number of blocks, until there is none.
+type Next<'a> = dyn FnMut(&mut u64, Instant) -> Option<(u64, u64)> + 'a;
+
 struct Io {
     begun: Instant,
     first: u64,
@@ -160,7 +163,7 @@ impl Load {
         initiator: &mut Initiator,
         namespace: Namespace,
         read: bool,
-        next: &mut dyn FnMut(&mut u64, Instant) -> Option<(u64, u64)>,
+        next: &mut Next,
     ) -> Result<Figures, String> {
         let lbas = BLOCK as u64 / u64::from(namespace.block_size);
         let mut figures = Figures::default();
