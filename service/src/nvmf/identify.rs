@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nvme_wire::command::{NSID_ALL, Sqe, Status};
 use nvme_wire::identify::{
-    CSI_NVM, CommandSets, ControllerList, IDENTIFY_LEN, IdentifyController, IdentifyNamespace,
+    CSI_NVM, CommandSets, ControllerList, IDENTIFY_LEN, IdentifyController, IdentifyControllerNvm, IdentifyNamespace,
     IdentifyNamespaceIndependent, NamespaceIds, NamespaceList, cmic, cns, cntrltype, ctratt, lpa, nsfeat, oncs,
 };
 use nvme_wire::nqn;
@@ -26,6 +26,10 @@ const NSTAT_READY: u8 = 1;
 const DLFEAT_ZEROS: u8 = 0b1001;
 /// FRMW: one firmware slot, read-only.
 const FRMW_FIXED: u8 = 0b11;
+/// WZSL: Write Zeroes of up to 8 MiB, as a power of two of pages of 4096 bytes; they carry no data, so MDTS is no bound.
+const WZSL: u8 = 11;
+/// DMRSL: blocks of one range to deallocate. A host that sends more is served, and may wait for longer than it likes.
+const DMRSL: u32 = 1 << 16;
 /// VWC bits 2:1: a flush of all namespaces at once is not supported.
 const VWC_ONE_NAMESPACE: u8 = 0b100;
 
@@ -81,9 +85,13 @@ pub fn identify(sqe: &Sqe, controller: &Arc<Controller>, subsystem: Option<&Subs
             }
             None => Status::INVALID_NAMESPACE.dnr().into(),
         },
-        // No protection information, and no limits apart from MDTS.
+        // No protection information.
         cns::NAMESPACE_CSI => of_namespace(&|_| zeros()),
-        cns::CONTROLLER_CSI => zeros(),
+        cns::CONTROLLER_CSI => {
+            let mut id = IdentifyControllerNvm::new_zeroed();
+            (id.wzsl, id.dmrsl) = (WZSL, DMRSL.into());
+            reply(&id)
+        }
         cns::NAMESPACE_INDEPENDENT => of_namespace(&|_| {
             let mut id = IdentifyNamespaceIndependent::new_zeroed();
             (id.nmic, id.nstat) = (NMIC_SHARED, NSTAT_READY);

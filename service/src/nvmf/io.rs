@@ -14,6 +14,9 @@ use crate::block::{BlockStatus, Io, IoOp};
 
 /// The most data of one command, in bytes: MDTS.
 pub const MAX_TRANSFER: u32 = 1 << 20;
+/// The most bytes of a deallocation that are given to a device at once: a range may be as large as the namespace, and
+/// nothing behind the device may have to hold it in pieces.
+const DEALLOCATE_PIECE: u32 = 16 << 20;
 /// Bytes of a Dataset Management range.
 const RANGE: usize = size_of::<DsmRange>();
 
@@ -129,7 +132,7 @@ impl Connection {
             io::COMPARE => Op::Compare,
             io::FLUSH => Op::Flush,
             io::WRITE_ZEROES => Op::Zero { unmap: sqe.deac(), fua: sqe.fua() },
-            io::DATASET_MANAGEMENT => Op::Deallocate { ranges: sqe.dsm_ranges() as u16, next: 0 },
+            io::DATASET_MANAGEMENT => Op::Deallocate { ranges: sqe.dsm_ranges() as u16, next: 0, at: 0 },
             _ => return self.refuse(cid, Status::INVALID_OPCODE.dnr()),
         };
         let nsid = sqe.nsid.get();
@@ -183,7 +186,9 @@ impl Connection {
         }
         let op = match op {
             // Without the attribute AD the ranges are hints about access: there is nothing to do once they are in.
-            Op::Deallocate { .. } if sqe.dsm_attributes() & dsm::AD == 0 => Op::Deallocate { ranges: 0, next: 0 },
+            Op::Deallocate { .. } if sqe.dsm_attributes() & dsm::AD == 0 => {
+                Op::Deallocate { ranges: 0, next: 0, at: 0 }
+            }
             op => op,
         };
         let Some(index) = self.commands.take(cid) else {
@@ -361,31 +366,31 @@ impl Connection {
     fn next_range(&mut self, index: u16, env: &mut Env) {
         let command = &mut self.commands[index];
         let cid = command.cid;
-        let Op::Deallocate { ranges, mut next } = command.op else { return };
+        let Op::Deallocate { ranges, mut next, mut at } = command.op else { return };
         let device = env.local.devices.get(command.device, command.key);
         let info = device.map(|d| (d.info.block_size.trailing_zeros(), d.info.size, d.info.deallocate));
         let mut order = None;
         let mut status = Status::SUCCESS;
         if let Some((shift, size, true)) = info {
-            while next < ranges && order.is_none() {
-                let all = DsmRange::parse(command.buffer.bytes(env.pool), ranges as usize).unwrap_or_default();
-                let Some(range) = all.get(next as usize) else { break };
-                let (blocks, slba) = (u64::from(range.llb.get()), range.slba.get());
-                next += 1;
-                match slba.checked_add(blocks) {
-                    Some(end) if end <= size >> shift => {
-                        order = (blocks > 0).then_some((slba << shift, blocks << shift));
-                    }
-                    _ => {
-                        status = Status::LBA_OUT_OF_RANGE.dnr();
-                        break;
-                    }
+            let all = DsmRange::parse(command.buffer.bytes(env.pool), ranges as usize).unwrap_or_default();
+            while let Some(range) = all.get(next as usize) {
+                let (blocks, slba) = (range.llb.get(), range.slba.get());
+                if slba.checked_add(u64::from(blocks)).is_none_or(|end| end > size >> shift) {
+                    status = Status::LBA_OUT_OF_RANGE.dnr();
+                    break;
                 }
+                if at < blocks {
+                    let piece = (blocks - at).min(DEALLOCATE_PIECE >> shift);
+                    order = Some(((slba + u64::from(at)) << shift, u64::from(piece) << shift));
+                    at += piece;
+                    break;
+                }
+                (next, at) = (next + 1, 0);
             }
         } else if info.is_none() {
             status = Status::INVALID_NAMESPACE.dnr();
         }
-        command.op = Op::Deallocate { ranges, next };
+        command.op = Op::Deallocate { ranges, next, at };
         match order {
             Some((offset, len)) => self.order(index, IoOp::Zero { unmap: true, fua: false }, offset, len, None, env),
             None => {

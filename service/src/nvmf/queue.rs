@@ -26,12 +26,14 @@ pub enum Op {
         /// Durable before it is answered.
         fua: bool,
     },
-    /// Dataset Management with ranges to deallocate; `next` is the range to do next.
+    /// Dataset Management with ranges to deallocate, one piece after the other.
     Deallocate {
         /// Number of ranges.
         ranges: u16,
-        /// The next one.
+        /// The range to go on with.
         next: u16,
+        /// Blocks of it that are done.
+        at: u32,
     },
     /// An admin or fabrics command; it is kept whole in `sqe`.
     Admin,

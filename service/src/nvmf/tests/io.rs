@@ -199,6 +199,26 @@ fn blocks_are_zeroed_deallocated_and_flushed() {
     assert!(queue.command(Sqe::flush(7, 1), &[], 0).0.status().is_success());
 }
 
+#[test]
+fn a_large_range_is_deallocated_in_pieces() {
+    let rig = Rig::with(1, 32 << 20, 512, 64 << 20);
+    let (_admin, mut queue) = connected(&rig, digests(false, false));
+    let mib = (1 << 20) / 512;
+    // Around the ends of the range, and where one piece ends and the next one begins.
+    let places = [0, 1, 16 * mib + mib / 2, 32 * mib + mib / 2, 39 * mib, 41 * mib];
+    let data = pattern(1 << 20, 6);
+    for slba in places {
+        assert!(queue.write(slba, mib as u32, &data).is_success());
+    }
+    let ranges = [DsmRange::new(mib, 40 * mib as u32), DsmRange::new(50 * mib, 1)];
+    assert!(queue.give(Sqe::dataset_management(1, 1, 2, dsm::AD), ranges.as_bytes()).is_success());
+    for block in [mib, 17 * mib - 1, 17 * mib, 33 * mib - 1, 33 * mib, 41 * mib - 1] {
+        assert_eq!(queue.read(block, 1, 512).unwrap(), [0; 512], "block {block} was left");
+    }
+    assert_eq!(queue.read(mib - 1, 1, 512).unwrap(), data[(1 << 20) - 1024..][..512], "in front of the range");
+    assert!(queue.read(41 * mib, mib as u32, 1 << 20).unwrap() == data, "behind the range");
+}
+
 /// A device that answers what the test says, by the I/O's block, and notes what it was asked.
 struct Scripted {
     info: BlockInfo,

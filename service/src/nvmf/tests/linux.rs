@@ -54,7 +54,8 @@ fn a_host_connects_identifies_and_shuts_down() {
     assert!(admin_queue.command(sqe, &[], 0).0.status().is_success());
     admin_queue.submit(Sqe::new(admin::ASYNC_EVENT_REQUEST, 11, 0), &[]);
 
-    assert!(admin_queue.identify(6, 0).unwrap().iter().all(|b| *b == 0));
+    let limits = admin_queue.identify(6, 0).unwrap();
+    assert_eq!((limits[0], limits[1], le32(&limits, 4)), (0, 11, 1 << 16), "VSL, WZSL, DMRSL");
     let list = admin_queue.identify(2, 0).unwrap();
     assert_eq!((le32(&list, 0), le32(&list, 4)), (1, 0));
     let descriptors = admin_queue.identify(3, 1).unwrap();
