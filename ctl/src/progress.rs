@@ -121,7 +121,8 @@ impl Shown {
         bar.set_length(o.total_bytes);
         bar.set_position(o.done_bytes);
         if o.ended() {
-            bar.finish();
+            // Its last line is printed instead, where it stays.
+            bar.finish_and_clear();
         }
         // A whole percent is news; less would be a flood in a file.
         let now = o.percent() as u64;
@@ -140,6 +141,6 @@ impl Shown {
 }
 
 fn style() -> ProgressStyle {
-    const TEMPLATE: &str = "{msg:24!} {wide_bar} {percent:>3}% {binary_bytes_per_sec:>13} {eta:>4}";
+    const TEMPLATE: &str = "{msg:30!} {wide_bar} {percent:>3}% {binary_bytes_per_sec:>13} {eta:>4}";
     ProgressStyle::with_template(TEMPLATE).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
