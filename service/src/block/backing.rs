@@ -1,7 +1,7 @@
 //! Opening what is behind a member: a regular file, a kernel block device, or RAM; once, and for nobody else.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nix::fcntl::{Flock, FlockArg};
 
 use super::ram::RamDisk;
+use super::uring::{DirectIo, direct_io};
 use super::{BlockInfo, MemberHandle};
 use crate::dma::Memory;
 
@@ -35,13 +36,38 @@ enum Kind {
 pub struct OpenFile {
     pub(super) file: Flock<File>,
     pub(super) direct: bool,
-    key: (u64, u64),
+    /// A kernel block device, not a regular file.
+    pub(super) block_device: bool,
+    // Last: whoever sees the claim gone must find the lock gone too.
+    _claim: Claim,
 }
 
-impl Drop for OpenFile {
-    fn drop(&mut self) {
-        OPEN.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
+/// This process's word on a device, by device and inode number.
+struct Claim((u64, u64));
+
+impl Claim {
+    fn on(key: (u64, u64), path: &Path, address: &str) -> Result<Claim, String> {
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(other) = open.get(&key) {
+            return Err(format!(
+                "{}: is in use by this raidd already, as {other}; a device can be a member only once",
+                path.display()
+            ));
+        }
+        open.insert(key, address.to_string());
+        Ok(Claim(key))
     }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        OPEN.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+    }
+}
+
+/// Tells devices apart, whatever path leads to them.
+fn key(meta: &Metadata) -> (u64, u64) {
+    if meta.file_type().is_block_device() { (u64::MAX, meta.rdev()) } else { (meta.dev(), meta.ino()) }
 }
 
 /// Splits `ram:SIZE[:NAME]`; anything else is a path, with or without `file:`.
@@ -123,6 +149,12 @@ fn open_path(path: &Path, address: &str, create: Option<u64>) -> Result<Backing,
             let _ = std::fs::remove_file(path);
             return Err(fail("cannot be made that large", &e));
         }
+        // A member that holds a committed superblock must not vanish with the folder's cached entry.
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if let Err(e) = file.sync_all().and_then(|()| File::open(folder)?.sync_all()) {
+            let _ = std::fs::remove_file(path);
+            return Err(fail("cannot be made durable", &e));
+        }
         created = true;
     }
     let result = open_existing(path, address);
@@ -144,56 +176,28 @@ fn open_existing(path: &Path, address: &str) -> Result<Backing, String> {
     if !block_device && !meta.is_file() {
         return Err(format!("{}: is neither a regular file nor a block device", path.display()));
     }
-    let key = if block_device { (u64::MAX, meta.rdev()) } else { (meta.dev(), meta.ino()) };
-    {
-        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(other) = open.get(&key) {
-            return Err(format!(
-                "{}: is in use by this raidd already, as {other}; a device can be a member only once",
-                path.display()
-            ));
-        }
-        open.insert(key, address.to_string());
-    }
-    let release = || OPEN.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
-    let result = lock_and_measure(path, block_device);
-    match result {
-        Ok((file, direct, info)) => {
-            let file = Arc::new(OpenFile { file, direct, key });
-            Ok(Backing { info: BlockInfo { address: address.to_string(), ..info }, kind: Kind::File(file) })
-        }
-        Err(e) => {
-            release();
-            Err(e)
-        }
-    }
+    let claim = Claim::on(key(&meta), path, address)?;
+    let (file, direct, info) = lock_and_measure(path, block_device, &meta)?;
+    let file = Arc::new(OpenFile { file, direct, block_device, _claim: claim });
+    Ok(Backing { info: BlockInfo { address: address.to_string(), ..info }, kind: Kind::File(file) })
 }
 
-fn lock_and_measure(path: &Path, block_device: bool) -> Result<(Flock<File>, bool, BlockInfo), String> {
-    let exclusive = if block_device { libc::O_EXCL } else { 0 };
-    let open = |flags| OpenOptions::new().read(true).write(true).custom_flags(flags | exclusive).open(path);
-    let (file, direct) = match open(libc::O_DIRECT) {
-        Ok(file) => (file, true),
-        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
-            let file = open(0).map_err(|e| format!("{}: cannot be opened: {e}", path.display()))?;
-            tracing::warn!(
-                "{}: O_DIRECT is not to be had here, so the page cache is used; flushes still reach the medium",
-                path.display()
-            );
-            (file, false)
-        }
-        Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
-            return Err(format!(
-                "{}: is in use (mounted, or claimed by another program); release it first",
-                path.display()
-            ));
-        }
-        Err(e) => return Err(format!("{}: cannot be opened for reading and writing: {e}", path.display())),
-    };
+fn lock_and_measure(
+    path: &Path,
+    block_device: bool,
+    seen: &Metadata,
+) -> Result<(Flock<File>, bool, BlockInfo), String> {
+    let (file, direct) = open_for_this_process(path, block_device)?;
+    let meta = file.metadata().map_err(|e| format!("{}: cannot be looked at: {e}", path.display()))?;
+    if key(&meta) != key(seen) {
+        return Err(format!("{}: became another file while it was being opened; try again", path.display()));
+    }
     let file = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, e)| match e {
-        nix::errno::Errno::EWOULDBLOCK => {
-            format!("{}: is locked by another process, perhaps another raidd that has assembled its array; stop that one first", path.display())
-        }
+        nix::errno::Errno::EWOULDBLOCK => format!(
+            "{}: is locked by another process{}, perhaps another raidd that has assembled its array; stop that one first",
+            path.display(),
+            lock_holder(&meta).map(|who| format!(" ({who})")).unwrap_or_default()
+        ),
         e => format!("{}: cannot be locked: {e}", path.display()),
     })?;
     let info = measure(path, &file, block_device, direct)?;
@@ -204,17 +208,70 @@ fn lock_and_measure(path: &Path, block_device: bool) -> Result<(Flock<File>, boo
             info.size
         ));
     }
-    Ok((file, direct, info))
+    Ok((file, direct.is_some(), info))
 }
 
-fn measure(path: &Path, file: &File, block_device: bool, direct: bool) -> Result<BlockInfo, String> {
+/// Opens with O_DIRECT, and with what that asks for; or through the page cache where it cannot be used.
+fn open_for_this_process(path: &Path, block_device: bool) -> Result<(File, Option<DirectIo>), String> {
+    let exclusive = if block_device { libc::O_EXCL } else { 0 };
+    let open = |flags| OpenOptions::new().read(true).write(true).custom_flags(flags | exclusive).open(path);
+    let fail = |e: std::io::Error| match e.raw_os_error() {
+        Some(libc::EBUSY) => {
+            format!("{}: is in use (mounted, or claimed by another program); release it first", path.display())
+        }
+        _ => format!("{}: cannot be opened for reading and writing: {e}", path.display()),
+    };
+    match open(libc::O_DIRECT) {
+        Ok(file) => {
+            let direct = direct_io(&file);
+            // Buffers start at multiples of 512 bytes, and blocks of the array are 4096 bytes.
+            if (1..=4096).contains(&direct.offset) && direct.memory <= 512 {
+                return Ok((file, Some(direct)));
+            }
+        }
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
+        Err(e) => return Err(fail(e)),
+    }
+    let file = open(0).map_err(fail)?;
+    tracing::warn!(
+        "{}: O_DIRECT is not to be had here, so the page cache is used; flushes still reach the medium",
+        path.display()
+    );
+    Ok((file, None))
+}
+
+/// The process that holds a lock on a file, if the kernel tells.
+fn lock_holder(meta: &Metadata) -> Option<String> {
+    let (major, minor) = (nix::sys::stat::major(meta.dev()), nix::sys::stat::minor(meta.dev()));
+    let file = format!("{major:02x}:{minor:02x}:{}", meta.ino());
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    // "1: FLOCK  ADVISORY  WRITE 4711 fd:00:1234 0 EOF"
+    let pid = locks.lines().find_map(|line| {
+        let mut words = line.split_whitespace().skip(4);
+        let pid = words.next()?;
+        (words.next() == Some(file.as_str())).then_some(pid)
+    })?;
+    match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
+        Ok(name) => Some(format!("{}, process {pid}", name.trim())),
+        Err(_) => Some(format!("process {pid}")),
+    }
+}
+
+fn measure(path: &Path, file: &File, block_device: bool, direct: Option<DirectIo>) -> Result<BlockInfo, String> {
     let fail = |e: &dyn std::fmt::Display| format!("{}: its size cannot be read: {e}", path.display());
     let meta = file.metadata().map_err(|e| fail(&e))?;
     let (size, block_size, physical, rotational) = if block_device {
         let geometry = super::uring::device_geometry(file).map_err(|e| fail(&e))?;
+        if !matches!(geometry.1, 512 | 4096) {
+            return Err(format!(
+                "{}: its logical blocks have {} bytes; members have blocks of 512 or 4096 bytes",
+                path.display(),
+                geometry.1
+            ));
+        }
         (geometry.0, geometry.1, geometry.2, is_rotational(meta.rdev()))
     } else {
-        let align = if direct { super::uring::direct_alignment(file).max(512) } else { 512 };
+        let align = direct.map_or(512, |d| if d.offset <= 512 { 512 } else { 4096 });
         (meta.len(), align, align.max(4096), false)
     };
     Ok(BlockInfo {
@@ -274,7 +331,9 @@ mod tests {
         drop(Backing::open(path.to_str().unwrap(), Some(16 << 20)).unwrap());
         let other =
             Flock::lock(File::open(&path).unwrap(), FlockArg::LockExclusiveNonblock).map_err(|(_, e)| e).unwrap();
-        assert!(refused(path.to_str().unwrap(), None).contains("locked by another process"));
+        let e = refused(path.to_str().unwrap(), None);
+        assert!(e.contains("locked by another process"), "{e}");
+        assert!(e.contains(&std::process::id().to_string()), "who holds it is not said: {e}");
         drop(other);
         Backing::open(path.to_str().unwrap(), None).unwrap();
         std::fs::remove_dir_all(dir).unwrap();

@@ -94,7 +94,7 @@ pub fn wrap(inner: MemberHandle, faults: Arc<Faults>, memory: Memory) -> MemberH
             memory: memory.clone(),
             failed: Completions::new(),
             held: Vec::new(),
-            reads: Vec::new(),
+            met: Vec::new(),
             scratch: Completions::new(),
         }))
     })
@@ -111,12 +111,36 @@ struct FaultDevice {
     /// Answers that wait for their time.
     held: Vec<(u64, Completion)>,
     /// I/Os at the device that a delay or corruption awaits.
-    reads: Vec<(u64, Effect, Vec<Seg>)>,
+    met: Vec<Met>,
     scratch: Completions,
 }
 
+/// An I/O that met a fault and was passed on.
+struct Met {
+    io: Io,
+    fault: Fault,
+    /// Where a read goes; empty for others.
+    segs: Vec<Seg>,
+}
+
+impl Met {
+    /// Changes what was read of the fault's range, and nothing else.
+    fn corrupt(&self, memory: &Memory) {
+        let (begin, end) = (self.fault.offset, self.fault.offset.saturating_add(self.fault.len));
+        let mut at = self.io.offset;
+        for seg in &self.segs {
+            let next = at + u64::from(seg.len);
+            let (from, to) = (begin.max(at), end.min(next));
+            if from < to {
+                memory.corrupt(seg.addr.plus(from - at), (to - from) as usize);
+            }
+            at = next;
+        }
+    }
+}
+
 impl FaultDevice {
-    fn meets(&self, io: &Io) -> Option<Effect> {
+    fn meets(&self, io: &Io) -> Option<Fault> {
         self.faults
             .iter()
             .find(|f| {
@@ -126,9 +150,10 @@ impl FaultDevice {
                     IoOp::Flush => f.kinds.flush,
                 };
                 let everywhere = io.op == IoOp::Flush;
-                kind && (everywhere || (io.offset < f.offset.saturating_add(f.len) && f.offset < io.offset + io.len))
+                kind && (everywhere
+                    || (io.offset < f.offset.saturating_add(f.len) && f.offset < io.offset.saturating_add(io.len)))
             })
-            .map(|f| f.effect)
+            .copied()
     }
 }
 
@@ -147,13 +172,14 @@ impl BlockDevice for FaultDevice {
             return self.inner.submit(io, segs);
         }
         match self.meets(&io) {
-            Some(Effect::Fail(status)) => {
+            Some(Fault { effect: Effect::Fail(status), .. }) => {
                 self.failed.push(Completion { tag: io.tag, status: BlockStatus::Member(status) });
                 Ok(())
             }
-            Some(effect) => {
+            Some(fault) => {
                 self.inner.submit(io, segs)?;
-                self.reads.push((io.tag, effect, segs.to_vec()));
+                let segs = if io.op == IoOp::Read { segs.to_vec() } else { Vec::new() };
+                self.met.push(Met { io, fault, segs });
                 Ok(())
             }
             None => self.inner.submit(io, segs),
@@ -166,26 +192,26 @@ impl BlockDevice for FaultDevice {
 
     fn poll(&mut self, done: &mut Completions) {
         done.append(&mut self.failed);
-        if self.reads.is_empty() && self.held.is_empty() {
+        if self.met.is_empty() && self.held.is_empty() {
             self.inner.poll(done);
             return;
         }
         self.inner.poll(&mut self.scratch);
         let now = reactor::now().0;
         for completion in self.scratch.drain(..) {
-            let Some(at) = self.reads.iter().position(|(tag, ..)| *tag == completion.tag) else {
+            let Some(at) = self.met.iter().position(|m| m.io.tag == completion.tag) else {
                 done.push(completion);
                 continue;
             };
-            match self.reads.swap_remove(at) {
-                (_, Effect::Delay(nanos), _) => self.held.push((now + nanos, completion)),
-                (_, _, segs) => {
-                    for seg in segs {
-                        self.memory.corrupt(seg.addr, seg.len as usize);
-                    }
-                    done.push(completion);
-                }
+            let met = self.met.swap_remove(at);
+            if let Effect::Delay(nanos) = met.fault.effect {
+                self.held.push((now + nanos, completion));
+                continue;
             }
+            if completion.status.is_ok() {
+                met.corrupt(&self.memory);
+            }
+            done.push(completion);
         }
         self.held.retain(|(due, completion)| {
             if *due <= now {
@@ -201,6 +227,6 @@ impl BlockDevice for FaultDevice {
 
     fn next_deadline(&self) -> Option<raid_core::units::Tick> {
         let delayed = self.held.iter().map(|(due, _)| raid_core::units::Tick(*due)).min();
-        delayed.or(self.inner.next_deadline())
+        delayed.into_iter().chain(self.inner.next_deadline()).min()
     }
 }

@@ -8,6 +8,7 @@ use raid_core::action::{BufAddr, IoStatus, Seg};
 
 use super::backing::Backing;
 use super::fault::{Effect, Fault, Faults, Kinds};
+use super::uring::deny_io_uring;
 use super::*;
 use crate::dma::{Memory, Slot};
 use crate::reactor::{self, Context, Polling, ReactorHandle};
@@ -31,6 +32,17 @@ fn on_reactor<R: Send + 'static>(
     faults: Option<Arc<Faults>>,
     work: impl FnOnce(&mut Rig) -> R + Send + 'static,
 ) -> R {
+    on_reactor_that(|| (), address, create, faults, work)
+}
+
+/// As above, on a reactor's thread that something is done to first.
+fn on_reactor_that<R: Send + 'static>(
+    prepare: fn(),
+    address: &str,
+    create: Option<u64>,
+    faults: Option<Arc<Faults>>,
+    work: impl FnOnce(&mut Rig) -> R + Send + 'static,
+) -> R {
     let (memory, reactors) = reactor::start(&[0], 8 << 20, Polling::Adaptive).unwrap();
     let backing = Backing::open(address, create).unwrap();
     let mut handle = backing.handle(&memory);
@@ -41,6 +53,7 @@ fn on_reactor<R: Send + 'static>(
     let reactor: &ReactorHandle = &reactors[0];
     reactor
         .run(Box::new(move |r| {
+            prepare();
             let mut cx = r.context();
             let device = handle(&mut cx).unwrap();
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -153,18 +166,88 @@ fn ram_keeps_what_it_is_given() {
 }
 
 #[test]
+fn a_file_keeps_what_it_is_given_without_io_uring() {
+    let dir = dir("blocking");
+    let path = dir.join("member");
+    on_reactor_that(deny_io_uring, path.to_str().unwrap(), Some(SIZE), None, |rig| {
+        device_keeps_what_it_is_given(rig);
+        // Many at once, more than are taken.
+        let slot = rig.slot(4096, pattern);
+        let segs = [Seg { addr: slot.addr(), len: 4096 }];
+        let mut sent = 0;
+        while sent < 1000 {
+            let io = Io { tag: sent, op: IoOp::Write { fua: false }, offset: sent * 4096, len: 4096 };
+            if rig.device.submit(io, &segs).is_err() {
+                break;
+            }
+            sent += 1;
+        }
+        assert!(sent < 1000, "a queue without an end");
+        let mut done = Completions::new();
+        while (done.len() as u64) < sent {
+            rig.device.poll(&mut done);
+        }
+        assert!(done.iter().enumerate().all(|(i, c)| c.tag == i as u64 && c.status.is_ok()));
+        assert_eq!(rig.device.in_flight(), 0);
+        rig.cx.pool().free(slot);
+    });
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), SIZE, "zeroing must keep the size");
+    let thread = std::thread::spawn(|| {
+        deny_io_uring();
+        io_uring::IoUring::new(8).err().map(|e| e.raw_os_error())
+    });
+    assert_eq!(thread.join().unwrap(), Some(Some(libc::EPERM)), "io_uring was there, so nothing was tested");
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+/// The kernel's own block devices, here over a file: zeroing with and without deallocation, and nobody beside us.
+#[test]
+fn a_block_device_keeps_what_it_is_given() {
+    let dir = dir("loop");
+    let file = dir.join("image");
+    std::fs::File::create(&file).unwrap().set_len(SIZE).unwrap();
+    let run = |args: &[&str]| {
+        let out = std::process::Command::new("losetup").args(args).output().ok()?;
+        out.status.success().then(|| String::from_utf8(out.stdout).unwrap().trim().to_string())
+    };
+    let Some(device) = run(&["--find", "--show", file.to_str().unwrap()]) else {
+        println!("skipped: a loop device needs root and the kernel's support");
+        std::fs::remove_dir_all(dir).unwrap();
+        return;
+    };
+    let result = std::panic::catch_unwind(|| {
+        on_reactor(&device, None, None, device_keeps_what_it_is_given);
+        on_reactor_that(deny_io_uring, &device, None, None, |rig| {
+            assert_eq!(rig.io(IoOp::Zero { unmap: true, fua: true }, 0, SIZE, &[]), IoStatus::Ok);
+            device_keeps_what_it_is_given(rig);
+        });
+        let first = Backing::open(&device, None).unwrap();
+        assert!(Backing::open(&device, None).is_err_and(|e| e.contains("only once")));
+        assert_eq!((first.info().size, first.info().block_size), (SIZE, 512));
+    });
+    run(&["--detach", &device]);
+    std::fs::remove_dir_all(dir).unwrap();
+    result.unwrap_or_else(|e| std::panic::resume_unwind(e));
+}
+
+#[test]
 fn a_file_that_became_shorter_is_an_error_and_no_short_read() {
     let dir = dir("short");
-    let path = dir.join("member");
-    let other = path.clone();
-    on_reactor(path.to_str().unwrap(), Some(SIZE), None, move |rig| {
+    for (name, prepare) in [("uring", (|| ()) as fn()), ("blocking", deny_io_uring)] {
+        a_file_becomes_shorter(&dir.join(name), prepare);
+    }
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+fn a_file_becomes_shorter(path: &Path, prepare: fn()) {
+    let other = path.to_path_buf();
+    on_reactor_that(prepare, path.to_str().unwrap(), Some(SIZE), None, move |rig| {
         std::fs::OpenOptions::new().write(true).open(&other).unwrap().set_len(SIZE / 2 + 4096).unwrap();
         let slot = rig.slot(16384, |_| 0);
         let segs = [Seg { addr: slot.addr(), len: 16384 }];
         assert_eq!(rig.io(IoOp::Read, SIZE / 2, 16384, &segs), IoStatus::DeviceError);
         rig.cx.pool().free(slot);
     });
-    std::fs::remove_dir_all(dir).unwrap();
 }
 
 #[test]
@@ -229,6 +312,26 @@ fn faults_meet_their_range_and_kind_only_and_can_be_cleared() {
         table.clear(None);
         assert_eq!(rig.read(0, 4096), before, "corruption must be in the read, not in the device");
 
+        // Of a larger read only the fault's range, across the elements of its gather list.
+        table.add(fault(all, 4096 + 512, 1024, Effect::Corrupt));
+        assert_eq!(rig.io(write, 4096, 4096, &segs), IoStatus::Ok);
+        assert_eq!(rig.cx.pool().bytes(&slot)[..4096], before, "a write's data was changed");
+        let clear = rig.slot(16384, |_| 0);
+        let halves = [(4096, 5120), (0, 3072)].map(|(o, len)| Seg { addr: clear.addr().plus(o), len });
+        assert_eq!(rig.io(IoOp::Read, 0, 8192, &[halves[1], halves[0]]), IoStatus::Ok);
+        let read = rig.cx.pool().bytes(&clear);
+        let read = [&read[..3072], &read[4096..9216]].concat();
+        let twice = [&before[..], &before[..]].concat();
+        let changed: Vec<usize> = (0..8192).filter(|i| read[*i] != twice[*i]).collect();
+        assert_eq!(changed, [4608, 5120]);
+        rig.cx.pool().free(clear);
+        table.clear(None);
+
+        // An I/O at the end of all addresses is the device's to refuse.
+        table.add(fault(all, 0, 4096, Effect::Delay(1)));
+        assert_eq!(rig.io(IoOp::Read, u64::MAX - 4095, 4096, &segs), IoStatus::DeviceError);
+        table.clear(None);
+
         table.add(fault(reads, 0, 4096, Effect::Delay(20_000_000)));
         let begin = reactor::now();
         assert_eq!(rig.read(0, 4096), before);
@@ -252,19 +355,72 @@ fn a_full_file_system_is_no_space() {
         return;
     }
     let path = dir.join("member");
-    let statuses = on_reactor(path.to_str().unwrap(), Some(64 << 20), None, |rig| {
-        let slot = rig.slot(1 << 20, pattern);
-        let segs = [Seg { addr: slot.addr(), len: 1 << 20 }];
-        let statuses: Vec<IoStatus> =
-            (0..16).map(|i| rig.io(IoOp::Write { fua: false }, i << 20, 1 << 20, &segs)).collect();
-        rig.cx.pool().free(slot);
+    let all = [(|| ()) as fn(), deny_io_uring].map(|prepare| {
+        let statuses = on_reactor_that(prepare, path.to_str().unwrap(), Some(64 << 20), None, |rig| {
+            let slot = rig.slot(1 << 20, pattern);
+            let segs = [Seg { addr: slot.addr(), len: 1 << 20 }];
+            let statuses: Vec<IoStatus> =
+                (0..16).map(|i| rig.io(IoOp::Write { fua: false }, i << 20, 1 << 20, &segs)).collect();
+            // Room comes back, and writes go on.
+            assert_eq!(rig.io(IoOp::Zero { unmap: true, fua: false }, 0, 16 << 20, &[]), IoStatus::Ok);
+            assert_eq!(rig.io(IoOp::Write { fua: true }, 15 << 20, 1 << 20, &segs), IoStatus::Ok);
+            rig.cx.pool().free(slot);
+            statuses
+        });
+        std::fs::remove_file(&path).unwrap();
         statuses
     });
     std::process::Command::new("umount").arg(&dir).status().unwrap();
-    assert_eq!(statuses[0], IoStatus::Ok);
-    assert_eq!(*statuses.last().unwrap(), IoStatus::NoSpace);
-    assert!(statuses.iter().all(|s| matches!(s, IoStatus::Ok | IoStatus::NoSpace)), "{statuses:?}");
+    for statuses in all {
+        assert_eq!(statuses[0], IoStatus::Ok);
+        assert_eq!(*statuses.last().unwrap(), IoStatus::NoSpace);
+        assert!(statuses.iter().all(|s| matches!(s, IoStatus::Ok | IoStatus::NoSpace)), "{statuses:?}");
+    }
     std::fs::remove_dir_all(dir).unwrap();
+}
+
+/// ramfs knows neither holes nor zero ranges: zeros are written.
+#[test]
+fn a_file_system_that_cannot_zero_is_written_to() {
+    let dir = dir("ramfs");
+    let mounted = std::process::Command::new("mount")
+        .args(["-t", "ramfs", "ramfs"])
+        .arg(&dir)
+        .status()
+        .is_ok_and(|s| s.success());
+    if !mounted {
+        println!("skipped: a ramfs cannot be mounted without root");
+        return;
+    }
+    let results = [(|| ()) as fn(), deny_io_uring].map(|prepare| {
+        let path = dir.join("member");
+        let result = std::panic::catch_unwind(|| {
+            on_reactor_that(prepare, path.to_str().unwrap(), Some(SIZE), None, |rig| {
+                device_keeps_what_it_is_given(rig);
+                // More than is written at once, around blocks that must stay.
+                let slot = rig.slot(65536, pattern);
+                let segs = [Seg { addr: slot.addr(), len: 65536 }];
+                for offset in [0, 65536, (3 << 20) + 131_072] {
+                    assert_eq!(rig.io(IoOp::Write { fua: false }, offset, 65536, &segs), IoStatus::Ok);
+                }
+                assert_eq!(rig.io(IoOp::Zero { unmap: true, fua: true }, 65536, (3 << 20) + 65536, &[]), IoStatus::Ok);
+                let expected: Vec<u8> = (0..65536).map(pattern).collect();
+                assert_eq!(rig.read(0, 65536), expected);
+                for offset in (65536..(3 << 20) + 131_072).step_by(65536) {
+                    assert_eq!(rig.read(offset, 65536), vec![0; 65536]);
+                }
+                assert_eq!(rig.read((3 << 20) + 131_072, 65536), expected);
+                rig.cx.pool().free(slot);
+            });
+        });
+        std::fs::remove_file(&path).unwrap();
+        result
+    });
+    std::process::Command::new("umount").arg(&dir).status().unwrap();
+    std::fs::remove_dir_all(dir).unwrap();
+    for result in results {
+        result.unwrap_or_else(|e| std::panic::resume_unwind(e));
+    }
 }
 
 /// An address that is not the pool's must never reach a device.

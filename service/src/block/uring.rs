@@ -1,8 +1,12 @@
 //! Files and kernel block devices through io_uring: one ring for each reactor, shared by its devices, so that one system
-//! call a pass serves them all. Buffers are registered where the kernel lets us.
+//! call a pass serves them all. Buffers are registered where the kernel lets us. Where there is no io_uring, a thread with
+//! ordinary system calls does the work.
+
+mod blocking;
+mod kernel;
 
 use std::cell::RefCell;
-use std::fs::File;
+use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,6 +15,10 @@ use std::sync::Once;
 use io_uring::{IoUring, opcode, squeue, types};
 use raid_core::action::{IoStatus, Seg};
 
+#[cfg(test)]
+pub(super) use self::blocking::denied::deny_io_uring;
+pub(super) use self::kernel::{DirectIo, device_geometry, direct_io};
+use self::kernel::{MAX_REGISTERED, Zeroing, advance, status, zeros};
 use super::backing::OpenFile;
 use super::{BlockDevice, BlockInfo, BlockStatus, Completion, Completions, Io, IoOp};
 use crate::dma::Memory;
@@ -24,8 +32,8 @@ const DEPTH: usize = 256;
 /// A reactor's ring and the answers that wait for their devices.
 struct Ring {
     uring: IoUring,
-    /// Buffers are registered: index = region.
-    fixed: bool,
+    /// Start and length of each registered buffer; empty where the kernel took none.
+    fixed: Vec<(usize, usize)>,
     /// Answers by device number: slot and result.
     answers: Vec<Option<Vec<(u32, i32)>>>,
     queued: usize,
@@ -42,9 +50,8 @@ impl Ring {
             if let Some(ring) = slot.borrow().as_ref() {
                 return Ok(Rc::clone(ring));
             }
-            let uring: IoUring = IoUring::builder().setup_cqsize(ENTRIES * 4).build(ENTRIES).map_err(|e| {
-                format!("io_uring is not to be had here ({e}); allow it (kernel.io_uring_disabled=0, no seccomp filter) to use files as members")
-            })?;
+            let uring: IoUring =
+                IoUring::builder().setup_cqsize(ENTRIES * 4).build(ENTRIES).map_err(|e| e.to_string())?;
             let fixed = register(&uring, memory);
             // SAFETY: the ring owns the descriptor and lives in this thread until its end; the reactor's epoll set drops
             // it by itself when it is closed.
@@ -65,11 +72,15 @@ impl Ring {
     }
 
     fn ring(&mut self) {
-        if self.queued > 0 {
+        // Answers that found the completion queue full wait in the kernel until somebody enters it.
+        if self.queued > 0 || self.uring.submission().cq_overflow() {
             match self.uring.submit() {
                 Ok(n) => self.queued -= n.min(self.queued),
-                // Busy or interrupted: the entries stay queued, the next pass submits them.
                 Err(e) => tracing::debug!(%e, "the ring takes nothing now"),
+            }
+            if self.queued > 0 {
+                // The kernel was short of something or interrupted. Nothing announces that it can go on: no sleep.
+                self.waker.wake();
             }
         }
     }
@@ -92,23 +103,26 @@ impl Ring {
     }
 }
 
-/// Registers all regions; false, with one line, where the memory lock limit forbids it.
-fn register(uring: &IoUring, memory: &Memory) -> bool {
-    let iovecs: Vec<libc::iovec> = (0..memory.regions() as u16)
-        .map(|r| {
-            let (start, len) = memory.region(r);
-            libc::iovec { iov_base: start.cast(), iov_len: len }
-        })
-        .collect();
-    // SAFETY: the regions are mapped as long as the `Memory`, which every device of the ring holds.
+/// Registers all regions, in pieces that the kernel accepts; none, with one line, where the memory lock limit forbids it.
+fn register(uring: &IoUring, memory: &Memory) -> Vec<(usize, usize)> {
+    let mut iovecs = Vec::new();
+    for r in 0..memory.regions() as u16 {
+        let (start, len) = memory.region(r);
+        for at in (0..len).step_by(MAX_REGISTERED) {
+            let iov_base = start.wrapping_add(at).cast();
+            iovecs.push(libc::iovec { iov_base, iov_len: MAX_REGISTERED.min(len - at) });
+        }
+    }
+    // SAFETY: the regions are mapped as long as the `Memory`, which every device of the ring holds; and the kernel keeps
+    // the pages of registered buffers by itself.
     match unsafe { uring.submitter().register_buffers(&iovecs) } {
-        Ok(()) => true,
+        Ok(()) => iovecs.iter().map(|v| (v.iov_base as usize, v.iov_len)).collect(),
         Err(e) => {
             static SAID: Once = Once::new();
             SAID.call_once(|| {
                 tracing::info!("buffers are not registered with io_uring ({e}); raise the memory lock limit (ulimit -l) for fewer cycles per I/O");
             });
-            false
+            Vec::new()
         }
     }
 }
@@ -118,14 +132,17 @@ struct Slot {
     /// Bytes done so far, where the kernel did a part.
     done: u64,
     iovecs: Vec<libc::iovec>,
-    /// A second step is under way: the flush after a zeroing with FUA, or the plainer way of zeroing.
     step: Step,
 }
 
+/// What is under way for an I/O.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
-    First,
-    ZeroRange,
+    /// The transfer, or the flush that was asked for.
+    Plain,
+    /// A zeroing.
+    Zero(Zeroing),
+    /// The flush after a zeroing with FUA.
     FlushAfter,
 }
 
@@ -139,8 +156,12 @@ pub struct UringDevice {
     slots: Vec<Slot>,
     free: Vec<u32>,
     answers: Vec<(u32, i32)>,
+    /// Slots of I/Os that the device cannot do.
+    refused: Vec<u32>,
     /// Slots whose entry found the submission queue full.
-    unsent: Vec<u32>,
+    unsent: VecDeque<u32>,
+    /// How to zero without and with deallocation: what has worked so far.
+    zeroing: [Zeroing; 2],
 }
 
 /// Opens a queue on the reactor that calls.
@@ -150,7 +171,16 @@ pub fn open(
     info: BlockInfo,
     memory: &Memory,
 ) -> Result<Box<dyn BlockDevice>, String> {
-    let ring = Ring::of_this_reactor(cx, memory)?;
+    let ring = match Ring::of_this_reactor(cx, memory) {
+        Ok(ring) => ring,
+        Err(e) => {
+            static SAID: Once = Once::new();
+            SAID.call_once(|| {
+                tracing::warn!("io_uring is not to be had here ({e}): files are read and written by a thread for each, which is slower; allow it with kernel.io_uring_disabled=0 and a seccomp profile that lets io_uring_setup pass");
+            });
+            return blocking::open(cx, file, info, memory);
+        }
+    };
     let number = {
         let mut ring = ring.borrow_mut();
         let answers = Some(Vec::with_capacity(DEPTH));
@@ -169,8 +199,9 @@ pub fn open(
         io: Io { tag: 0, op: IoOp::Flush, offset: 0, len: 0 },
         done: 0,
         iovecs: Vec::with_capacity(16),
-        step: Step::First,
+        step: Step::Plain,
     };
+    let zeroing = [false, true].map(|unmap| Zeroing::first(file.block_device, unmap));
     Ok(Box::new(UringDevice {
         ring,
         number,
@@ -180,7 +211,9 @@ pub fn open(
         slots: (0..DEPTH).map(|_| none()).collect(),
         free: (0..DEPTH as u32).rev().collect(),
         answers: Vec::with_capacity(DEPTH),
-        unsent: Vec::with_capacity(DEPTH),
+        refused: Vec::with_capacity(DEPTH),
+        unsent: VecDeque::with_capacity(DEPTH),
+        zeroing,
     }))
 }
 
@@ -198,11 +231,10 @@ impl UringDevice {
             (IoOp::Flush, _) | (_, Step::FlushAfter) => {
                 opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build()
             }
-            (IoOp::Zero { .. }, step) => {
-                let mode =
-                    if step == Step::ZeroRange { libc::FALLOC_FL_ZERO_RANGE } else { libc::FALLOC_FL_PUNCH_HOLE };
-                opcode::Fallocate::new(fd, s.io.len).offset(at).mode(mode | libc::FALLOC_FL_KEEP_SIZE).build()
+            (_, Step::Zero(Zeroing::Write)) => {
+                opcode::Writev::new(fd, s.iovecs.as_ptr(), s.iovecs.len() as u32).offset(at).build()
             }
+            (_, Step::Zero(way)) => opcode::Fallocate::new(fd, s.io.len).offset(at).mode(way.mode()).build(),
             (IoOp::Read, _) if s.iovecs.len() == 1 => {
                 let v = s.iovecs[0];
                 match self.fixed_index(ring, &v) {
@@ -229,20 +261,17 @@ impl UringDevice {
                     opcode::Writev::new(fd, s.iovecs.as_ptr(), s.iovecs.len() as u32).offset(at).rw_flags(flags).build()
                 }
             }
-            // Refused in `submit`.
-            (IoOp::Compare { .. }, _) => opcode::Nop::new().build(),
+            // Compare is refused in `submit`, and zeroing has steps of its own.
+            (IoOp::Compare { .. } | IoOp::Zero { .. }, Step::Plain) => opcode::Nop::new().build(),
         };
         entry.user_data((self.number as u64) << 32 | u64::from(slot))
     }
 
     fn fixed_index(&self, ring: &Ring, v: &libc::iovec) -> Option<u16> {
-        if !ring.fixed {
-            return None;
-        }
-        (0..self.memory.regions() as u16).find(|r| {
-            let (start, len) = self.memory.region(*r);
-            (v.iov_base as usize).checked_sub(start as usize).is_some_and(|o| o < len)
-        })
+        let holds = |&(start, len): &(usize, usize)| {
+            (v.iov_base as usize).checked_sub(start).is_some_and(|o| o < len && v.iov_len <= len - o)
+        };
+        ring.fixed.iter().position(holds).map(|i| i as u16)
     }
 
     fn send(&mut self, slot: u32) {
@@ -254,7 +283,7 @@ impl UringDevice {
         }
         ring.ring();
         if !ring.push(entry) {
-            self.unsent.push(slot);
+            self.unsent.push_back(slot);
         }
     }
 
@@ -266,56 +295,44 @@ impl UringDevice {
             if errno == libc::EINTR || errno == libc::EAGAIN {
                 return None;
             }
-            // A device or file system that cannot deallocate still can zero.
-            if matches!(s.io.op, IoOp::Zero { .. })
-                && s.step == Step::First
-                && (errno == libc::EOPNOTSUPP || errno == libc::EINVAL)
+            if let (Step::Zero(way), IoOp::Zero { unmap, .. }) = (s.step, s.io.op)
+                && let Some(next) = way.after(errno)
             {
-                s.step = Step::ZeroRange;
+                self.zeroing[usize::from(unmap)] = next;
+                s.step = Step::Zero(next);
+                if next == Zeroing::Write {
+                    zeros(&mut s.iovecs, s.io.len);
+                }
                 return None;
             }
-            return Some(match (errno, s.io.op) {
-                (libc::ENOSPC | libc::EDQUOT, _) => IoStatus::NoSpace,
-                (libc::EIO | libc::ENODATA | libc::EILSEQ, IoOp::Read) => IoStatus::ReadError,
-                (libc::ETIMEDOUT | libc::ETIME, _) => IoStatus::Timeout,
-                _ => IoStatus::DeviceError,
-            });
+            return Some(status(errno, s.io.op));
         }
-        match s.io.op {
-            IoOp::Read | IoOp::Write { .. } => {
+        let fua = matches!(s.io.op, IoOp::Zero { fua: true, .. });
+        match s.step {
+            Step::Plain if s.io.op == IoOp::Flush => return Some(IoStatus::Ok),
+            Step::FlushAfter => return Some(IoStatus::Ok),
+            Step::Zero(Zeroing::Punch | Zeroing::Range) => {}
+            Step::Plain | Step::Zero(Zeroing::Write) => {
                 let n = result as u64;
                 s.done += n;
-                if s.done >= s.io.len {
-                    return Some(IoStatus::Ok);
+                if s.done < s.io.len {
+                    if n == 0 {
+                        // The file became shorter than the member: its blocks are gone.
+                        return Some(IoStatus::DeviceError);
+                    }
+                    match s.step {
+                        Step::Plain => advance(&mut s.iovecs, n as usize),
+                        _ => zeros(&mut s.iovecs, s.io.len - s.done),
+                    }
+                    return None;
                 }
-                if n == 0 {
-                    // The file became shorter than the member: its blocks are gone.
-                    return Some(IoStatus::DeviceError);
-                }
-                advance(&mut s.iovecs, n as usize);
-                None
             }
-            IoOp::Zero { fua: true, .. } if s.step != Step::FlushAfter => {
-                s.step = Step::FlushAfter;
-                None
-            }
-            _ => Some(IoStatus::Ok),
         }
-    }
-}
-
-/// Drops the first `n` bytes of a gather list.
-fn advance(iovecs: &mut Vec<libc::iovec>, mut n: usize) {
-    while n > 0 && !iovecs.is_empty() {
-        let first = &mut iovecs[0];
-        if first.iov_len <= n {
-            n -= first.iov_len;
-            iovecs.remove(0);
-        } else {
-            first.iov_base = first.iov_base.cast::<u8>().wrapping_add(n).cast();
-            first.iov_len -= n;
-            n = 0;
+        if fua {
+            s.step = Step::FlushAfter;
+            return None;
         }
+        Some(IoStatus::Ok)
     }
 }
 
@@ -329,15 +346,21 @@ impl BlockDevice for UringDevice {
         let s = &mut self.slots[slot as usize];
         s.io = io;
         s.done = 0;
-        s.step = Step::First;
+        s.step = match io.op {
+            IoOp::Zero { unmap, .. } => Step::Zero(self.zeroing[usize::from(unmap)]),
+            _ => Step::Plain,
+        };
         s.iovecs.clear();
         s.iovecs.extend(segs.iter().map(|seg| libc::iovec {
             iov_base: self.memory.ptr(seg.addr, seg.len as usize).cast(),
             iov_len: seg.len as usize,
         }));
         let inside = io.offset.checked_add(io.len).is_some_and(|end| end <= self.info.size);
+        if s.step == Step::Zero(Zeroing::Write) {
+            zeros(&mut s.iovecs, io.len);
+        }
         if !inside || matches!(io.op, IoOp::Compare { .. }) {
-            self.answers.push((slot, -libc::EINVAL));
+            self.refused.push(slot);
             return Ok(());
         }
         self.send(slot);
@@ -345,10 +368,16 @@ impl BlockDevice for UringDevice {
     }
 
     fn ring(&mut self) {
-        for slot in std::mem::take(&mut self.unsent) {
+        // In the order of arrival; what still finds no room goes to the end again.
+        for _ in 0..self.unsent.len() {
+            let Some(slot) = self.unsent.pop_front() else { break };
             self.send(slot);
         }
-        self.ring.borrow_mut().ring();
+        let mut ring = self.ring.borrow_mut();
+        ring.ring();
+        if !self.unsent.is_empty() {
+            ring.waker.wake();
+        }
     }
 
     fn poll(&mut self, done: &mut Completions) {
@@ -372,8 +401,11 @@ impl BlockDevice for UringDevice {
                 None => self.send(slot),
             }
         }
-        if self.answers.is_empty() {
-            self.answers = answers;
+        self.answers = answers;
+        for slot in self.refused.drain(..) {
+            let status = BlockStatus::Member(IoStatus::DeviceError);
+            done.push(Completion { tag: self.slots[slot as usize].io.tag, status });
+            self.free.push(slot);
         }
     }
 
@@ -391,7 +423,7 @@ impl Drop for UringDevice {
             self.poll(&mut done);
             if self.in_flight() > 0
                 && let Err(e) = self.ring.borrow().uring.submit_and_wait(1)
-                && e.raw_os_error() != Some(libc::EINTR)
+                && !matches!(e.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
             {
                 tracing::error!(%e, "the ring cannot wait for its last answers");
                 break;
@@ -399,40 +431,4 @@ impl Drop for UringDevice {
         }
         self.ring.borrow_mut().answers[self.number] = None;
     }
-}
-
-/// Size, logical and physical block size of a kernel block device, in bytes.
-pub(super) fn device_geometry(file: &File) -> nix::Result<(u64, u32, u32)> {
-    let fd = file.as_raw_fd();
-    let mut size = 0u64;
-    let (mut logical, mut physical): (libc::c_int, libc::c_uint) = (0, 0);
-    // SAFETY: BLKGETSIZE64 writes a u64, BLKSSZGET an int and BLKPBSZGET an unsigned int to the places given.
-    unsafe {
-        ioctl::size(fd, &mut size)?;
-        ioctl::logical(fd, &mut logical)?;
-        ioctl::physical(fd, &mut physical)?;
-    }
-    Ok((size, logical as u32, physical))
-}
-
-mod ioctl {
-    //! Block device queries of `linux/fs.h`.
-    nix::ioctl_read!(size, 0x12, 114, u64);
-    nix::ioctl_read_bad!(logical, 0x1268, libc::c_int);
-    nix::ioctl_read_bad!(physical, 0x127b, libc::c_uint);
-}
-
-/// The offset alignment, in bytes, that direct I/O on a regular file needs; 512 where the kernel does not tell.
-pub(super) fn direct_alignment(file: &File) -> u32 {
-    // SAFETY: all-zero is a valid statx buffer, which the call fills.
-    let mut buffer: libc::statx = unsafe { std::mem::zeroed() };
-    let empty = c"";
-    // SAFETY: an open descriptor with AT_EMPTY_PATH, an empty path and a buffer of the right type.
-    let result = unsafe {
-        libc::statx(file.as_raw_fd(), empty.as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN, &mut buffer)
-    };
-    if result == 0 && buffer.stx_mask & libc::STATX_DIOALIGN != 0 && buffer.stx_dio_offset_align > 0 {
-        return buffer.stx_dio_offset_align;
-    }
-    512
 }
