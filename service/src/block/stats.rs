@@ -4,10 +4,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use hdrhistogram::Histogram;
 use raid_core::action::Seg;
 
 use super::{BlockDevice, BlockInfo, Completion, Completions, Io, IoOp, MemberHandle};
 use crate::reactor;
+use crate::telemetry::{Latencies, histogram};
 
 /// Counts of one kind of I/O.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,6 +36,7 @@ pub struct Totals {
 #[derive(Default)]
 struct Queue {
     counts: [[AtomicU64; 4]; 3],
+    latencies: [Latencies; 3],
     in_flight: AtomicU64,
 }
 
@@ -42,10 +45,27 @@ struct Queue {
 pub struct Stats(Mutex<Vec<Arc<Queue>>>);
 
 impl Stats {
+    /// Counters for a new queue: those of one that is gone, if there is one, so that members and hosts that come and go
+    /// take no more memory. They go on from where they were.
     fn queue(&self) -> Arc<Queue> {
+        let mut queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(free) = queues.iter_mut().position(|q| Arc::get_mut(q).is_some()) {
+            return queues[free].clone();
+        }
         let queue = Arc::<Queue>::default();
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(queue.clone());
+        queues.push(queue.clone());
         queue
+    }
+
+    /// Latencies in nanoseconds of the I/Os that succeeded: reads and comparisons; writes and zeroing; flushes. Takes some
+    /// microseconds for each queue: not for reactors.
+    pub fn latencies(&self) -> [Histogram<u64>; 3] {
+        let queues = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        std::array::from_fn(|kind| {
+            let mut sum = histogram();
+            queues.iter().for_each(|q| q.latencies[kind].add_to(&mut sum));
+            sum
+        })
     }
 
     /// The sums.
@@ -105,6 +125,12 @@ impl StatsDevice {
     }
 }
 
+impl Drop for StatsDevice {
+    fn drop(&mut self) {
+        self.queue.in_flight.store(0, Ordering::Relaxed);
+    }
+}
+
 impl BlockDevice for StatsDevice {
     fn info(&self) -> &BlockInfo {
         self.inner.info()
@@ -146,7 +172,9 @@ impl BlockDevice for StatsDevice {
             if completion.status.is_ok() {
                 add(ops, 1);
                 add(bytes, slot.bytes);
-                add(nanos, now.saturating_sub(slot.begun));
+                let took = now.saturating_sub(slot.begun);
+                add(nanos, took);
+                self.queue.latencies[slot.kind as usize].record(took);
             } else {
                 add(errors, 1);
             }

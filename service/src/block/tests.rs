@@ -379,6 +379,53 @@ fn a_full_file_system_is_no_space() {
     std::fs::remove_dir_all(dir).unwrap();
 }
 
+#[test]
+fn counters_and_latencies_are_those_of_all_queues() {
+    let stats = Arc::new(super::stats::Stats::default());
+    let faults = Arc::new(Faults::default());
+    let reads = Kinds { read: true, write: false, flush: false };
+    let fail = Effect::Fail(IoStatus::ReadError);
+    faults.add(Fault { id: 0, kinds: reads, offset: 1 << 20, len: 4096, effect: fail });
+    let (seen, table) = (stats.clone(), faults.clone());
+    let disk = super::ram::RamDisk::new("ram:16MiB", SIZE).unwrap();
+    on_reactor("ram:16MiB", None, None, move |rig| {
+        let memory = rig.memory.clone();
+        let inner: MemberHandle = Arc::new(move |_| Ok(Box::new(disk.open(&memory))));
+        let handle = super::stats::wrap(fault::wrap(inner, table.clone(), rig.memory.clone()), seen.clone());
+        let slot = rig.slot(8192, pattern);
+        let segs = [Seg { addr: slot.addr(), len: 8192 }];
+        // Two queues at once, and one after them.
+        let second = handle(rig.cx).unwrap();
+        rig.device = handle(rig.cx).unwrap();
+        for i in 0..2 {
+            if i == 1 {
+                rig.device = handle(rig.cx).unwrap();
+            }
+            assert_eq!(rig.io(IoOp::Write { fua: false }, 0, 8192, &segs), IoStatus::Ok);
+            assert_eq!(rig.io(IoOp::Read, 0, 8192, &segs), IoStatus::Ok);
+            assert_eq!(rig.io(IoOp::Read, 1 << 20, 8192, &segs), IoStatus::ReadError);
+            assert_eq!(rig.io(IoOp::Flush, 0, 0, &[]), IoStatus::Ok);
+        }
+        let id = table.add(Fault { id: 0, kinds: reads, offset: 0, len: 4096, effect: Effect::Delay(5_000_000) });
+        rig.device.submit(Io { tag: 9, op: IoOp::Read, offset: 0, len: 8192 }, &segs).unwrap();
+        assert_eq!(seen.totals().in_flight, 1);
+        let mut done = Completions::new();
+        while done.is_empty() {
+            rig.device.poll(&mut done);
+        }
+        table.clear(Some(id));
+        drop(second);
+        rig.cx.pool().free(slot);
+    });
+    let totals = stats.totals();
+    let counts = totals.kinds.map(|k| (k.ops, k.errors, k.bytes));
+    assert_eq!(counts, [(3, 2, 3 * 8192), (2, 0, 2 * 8192), (2, 0, 0)]);
+    assert_eq!(totals.in_flight, 0);
+    let latencies = stats.latencies();
+    assert_eq!(latencies.each_ref().map(|h| h.len()), [3, 2, 2]);
+    assert!(latencies[0].max() >= 5_000_000, "the late answer is not seen: {}", latencies[0].max());
+}
+
 /// ramfs knows neither holes nor zero ranges: zeros are written.
 #[test]
 fn a_file_system_that_cannot_zero_is_written_to() {

@@ -205,3 +205,35 @@ fn the_use_of_the_pool_is_seen_from_outside_while_the_reactor_never_sleeps() {
     assert_eq!(reactors[0].stats().sleeps, 0);
     reactors[0].stop();
 }
+
+struct Panics;
+
+impl Poller for Panics {
+    fn name(&self) -> &str {
+        "panics"
+    }
+
+    fn poll(&mut self, _cx: &mut Context) -> bool {
+        panic!("an invariant does not hold");
+    }
+}
+
+/// An operation that a panic left half done must not be taken for done: the process ends, and says so.
+#[test]
+fn a_panic_in_a_poller_ends_the_process() {
+    const CHILD: &str = "RAIDD_TEST_PANICS";
+    if std::env::var_os(CHILD).is_some() {
+        let (_, reactors) = start(&[0], 4 << 20, Polling::Adaptive).unwrap();
+        reactors[0].run(Box::new(|r| r.add(Box::new(Panics)))).unwrap();
+        std::thread::sleep(Duration::from_secs(60));
+        return;
+    }
+    let out = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "reactor::tests::a_panic_in_a_poller_ends_the_process", "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    let signal = std::os::unix::process::ExitStatusExt::signal(&out.status);
+    assert_eq!(signal, Some(nix::libc::SIGABRT), "{out:?}");
+    assert!(String::from_utf8_lossy(&out.stderr).contains("an invariant does not hold"), "{out:?}");
+}
