@@ -174,6 +174,7 @@ fn allocations(level: Level, width: u16, missing: Option<u16>) -> u64 {
                 routes: (0..16).map(|_| AtomicU16::new(0)).collect(),
                 peers: vec![None],
                 counters: Arc::default(),
+                latest: Arc::default(),
                 host,
                 inbox,
             })));

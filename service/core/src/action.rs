@@ -97,6 +97,17 @@ pub enum Op {
         /// Destination.
         buf: BufAddr,
     },
+    /// As `Read`, by an engine that does not own the stripes. Blocks that a member can give as they are need no stripe, so
+    /// any engine may read them; what would need one (a block to reconstruct, a read error to repair) is not touched and
+    /// answered [`ReqStatus::NotHere`], and the shell asks the owner.
+    ReadHealthy {
+        /// Byte offset in the volume.
+        offset: u64,
+        /// Length in bytes.
+        len: u32,
+        /// Destination.
+        buf: BufAddr,
+    },
     /// Write `len` bytes at `offset` from `buf`. With `fua`, every member write that it causes is durable before the reply.
     Write {
         /// Byte offset in the volume.
@@ -181,6 +192,8 @@ pub enum ReqStatus {
     OutOfRange,
     /// The request was given up because the array was stopped.
     Aborted,
+    /// Only for [`Op::ReadHealthy`]: ask the engine that owns the stripes.
+    NotHere,
 }
 
 /// One thing for the shell to do. Everything but `Reply` and `Event` is answered with `Engine::complete`.

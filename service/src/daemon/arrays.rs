@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use raid_core::engine;
@@ -69,7 +69,8 @@ impl Array {
         let routes: Routes = (0..1024u32).map(|s| AtomicU16::new((s % machine.reactors.len() as u32) as u16)).collect();
         let (host_sender, host_box) = reactor::mailbox::<HostMessage>(MAILBOX, machine.reactors[0].waker());
         let (commands, command_box) = reactor::mailbox::<HostCommand>(256, machine.reactors[0].waker());
-        let (lanes, counters) = start_lanes(machine, key, &routes, &host_sender).await?;
+        let latest = Arc::new(AtomicU64::new(u64::MAX));
+        let (lanes, counters) = start_lanes(machine, key, &routes, &host_sender, &latest).await?;
         let (status_sender, status) = watch::channel(Arc::new(ArrayStatus::default()));
         let (started, outcome) = oneshot::channel();
         let config = HostConfig {
@@ -79,6 +80,7 @@ impl Array {
             inbox: host_box,
             commands: command_box,
             routes: routes.clone(),
+            latest,
             status: status_sender,
             events: machine.events.clone(),
             started,
@@ -224,15 +226,21 @@ impl Array {
 
 type Lanes = (Vec<Sender<LaneMessage>>, Vec<Arc<LaneCounters>>);
 
-async fn start_lanes(machine: &Machine, key: u32, routes: &Routes, host: &Sender<HostMessage>) -> Result<Lanes, Error> {
+async fn start_lanes(
+    machine: &Machine,
+    key: u32,
+    routes: &Routes,
+    host: &Sender<HostMessage>,
+    latest: &Arc<AtomicU64>,
+) -> Result<Lanes, Error> {
     let mail: Vec<_> = machine.reactors.iter().map(|r| reactor::mailbox::<LaneMessage>(MAILBOX, r.waker())).collect();
     let senders: Vec<_> = mail.iter().map(|(sender, _)| sender.clone()).collect();
     let counters: Vec<Arc<LaneCounters>> = senders.iter().map(|_| Arc::default()).collect();
     let scratch_len = machine.scratch;
     for (i, (reactor, (_, inbox))) in machine.reactors.iter().zip(mail).enumerate() {
         let peers = senders.iter().enumerate().map(|(j, s)| (j != i).then(|| s.clone())).collect();
-        let (memory, routes, host, counters) =
-            (machine.memory.clone(), routes.clone(), host.clone(), counters[i].clone());
+        let (memory, routes, host) = (machine.memory.clone(), routes.clone(), host.clone());
+        let (counters, latest) = (counters[i].clone(), latest.clone());
         let (send, receive) = oneshot::channel();
         reactor
             .run(Box::new(move |reactor| {
@@ -249,7 +257,8 @@ async fn start_lanes(machine: &Machine, key: u32, routes: &Routes, host: &Sender
                     scratch_len,
                     handle_every_release: false,
                 };
-                let config = LaneConfig { reactor: i as u16, engine, memory, routes, peers, host, counters, inbox };
+                let config =
+                    LaneConfig { reactor: i as u16, engine, memory, routes, peers, host, counters, latest, inbox };
                 let lane = Rc::new(RefCell::new(Lane::new(config)));
                 volume::registry::add(key, lane.clone(), scratch);
                 reactor.add(Box::new(LanePoller::new(lane, format!("array-{key}"))));

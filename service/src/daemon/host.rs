@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use raid_core::action::{IoStatus, Op, ReqStatus, Request, Seg};
 use raid_core::manager::{
@@ -75,6 +75,8 @@ pub struct HostConfig {
     pub commands: Mailbox<HostCommand>,
     /// Shard owners.
     pub routes: Routes,
+    /// Where the tag of each view is noted before the view is sent.
+    pub latest: Arc<AtomicU64>,
     /// Where the control plane reads the state.
     pub status: watch::Sender<Arc<ArrayStatus>>,
     /// Where notices go.
@@ -213,6 +215,8 @@ impl ArrayHost {
             ManagerAction::Publish { tag, view, devices } => {
                 let members: Vec<Option<MemberHandle>> =
                     devices.iter().map(|d| d.and_then(|d| self.config.devices.get(&d).cloned())).collect();
+                // Before it is sent: see `Lane::may_read_for_others`.
+                self.config.latest.store(tag.0, Ordering::Release);
                 self.broadcast(tag, true, |tag| LaneMessage::View {
                     tag,
                     view: view.clone(),

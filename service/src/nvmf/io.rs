@@ -52,7 +52,9 @@ fn status_of(op: Op, status: BlockStatus) -> Status {
         }
         BlockStatus::Volume(ReqStatus::Unrecoverable) => Status::UNRECOVERED_READ_ERROR.dnr(),
         BlockStatus::Volume(ReqStatus::WriteFault) => Status::WRITE_FAULT,
-        BlockStatus::Volume(ReqStatus::Offline | ReqStatus::Aborted) => Status::NAMESPACE_NOT_READY,
+        BlockStatus::Volume(ReqStatus::Offline | ReqStatus::Aborted | ReqStatus::NotHere) => {
+            Status::NAMESPACE_NOT_READY
+        }
         BlockStatus::Volume(ReqStatus::OutOfRange) => Status::LBA_OUT_OF_RANGE.dnr(),
     }
 }

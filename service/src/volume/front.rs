@@ -20,6 +20,9 @@ struct Parent {
     status: ReqStatus,
     /// The engine's zeroing is not durable by itself: a flush follows before the I/O completes.
     flush_after: bool,
+    /// A read with one segment, which may have pieces that this lane serves for another one's shards: what to ask the
+    /// owners for if it cannot.
+    read: Option<(u64, Seg)>,
 }
 
 /// A volume on one reactor. See the module's head.
@@ -39,7 +42,7 @@ impl Volume {
     pub fn new(lane: Rc<RefCell<Lane>>, id: VolumeId, info: BlockInfo) -> Option<Volume> {
         let geometry = lane.borrow().view().volume(id)?.geometry;
         let front = lane.borrow_mut().add_front();
-        let none = Parent { tag: 0, pieces: 0, status: ReqStatus::Ok, flush_after: false };
+        let none = Parent { tag: 0, pieces: 0, status: ReqStatus::Ok, flush_after: false, read: None };
         Some(Volume {
             lane,
             front,
@@ -61,8 +64,10 @@ impl Volume {
     }
 
     /// Cuts a range at band boundaries and segment ends, and routes the pieces. Returns their number.
-    fn cut(&self, lane: &mut Lane, io: &Io, segs: &[Seg], slot: u32) -> u32 {
+    /// With `local`, reads of other lanes' shards are tried here first: most need nothing but the members.
+    fn cut(&self, lane: &mut Lane, io: &Io, segs: &[Seg], slot: u32, local: bool) -> u32 {
         let tag = self.tag(slot, lane);
+        let local = local && lane.may_read_for_others();
         let mut pieces = 0;
         let mut offset = io.offset;
         let mut left = io.len;
@@ -87,7 +92,13 @@ impl Volume {
                 IoOp::Flush => Op::Flush,
             };
             let place = self.geometry.place(offset);
-            lane.route(self.geometry.shard(place.group, place.stripe), Request { tag, volume: self.id, op });
+            let shard = self.geometry.shard(place.group, place.stripe);
+            match op {
+                Op::Read { offset, len, buf } if local && !lane.owns(shard) => {
+                    lane.submit(Request { tag, volume: self.id, op: Op::ReadHealthy { offset, len, buf } });
+                }
+                op => lane.route(shard, Request { tag, volume: self.id, op }),
+            }
             pieces += 1;
             offset += len;
             left -= len;
@@ -113,7 +124,11 @@ impl BlockDevice for Volume {
         let lane = Rc::clone(&self.lane);
         let mut lane = lane.borrow_mut();
         let flush_after = matches!(io.op, IoOp::Zero { fua: true, .. });
-        let mut parent = Parent { tag: io.tag, pieces: 0, status: ReqStatus::Ok, flush_after };
+        let read = match (io.op, segs) {
+            (IoOp::Read, [seg]) => Some((io.offset, *seg)),
+            _ => None,
+        };
+        let mut parent = Parent { tag: io.tag, pieces: 0, status: ReqStatus::Ok, flush_after, read };
         if io.op == IoOp::Flush {
             // A member's flush covers every write that it has completed, whichever reactor ordered it, so one lane is enough.
             self.flush(&mut lane, slot);
@@ -123,7 +138,7 @@ impl BlockDevice for Volume {
             parent.pieces = 1;
             lane.finish(self.front, slot, parent.status);
         } else {
-            parent.pieces = self.cut(&mut lane, &io, segs, slot);
+            parent.pieces = self.cut(&mut lane, &io, segs, slot, read.is_some());
         }
         self.parents[slot as usize] = parent;
         Ok(())
@@ -140,8 +155,9 @@ impl BlockDevice for Volume {
         lane.take_replies(self.front, &mut replies);
         for (slot, status) in replies.drain(..) {
             let parent = &mut self.parents[slot as usize];
-            // The first error is the I/O's: a later piece that went well does not hide it.
-            if parent.status == ReqStatus::Ok {
+            // The first error is the I/O's: a later piece that went well does not hide it. That the owner has to be asked
+            // is less than an error.
+            if parent.status == ReqStatus::Ok || (parent.status == ReqStatus::NotHere && status != ReqStatus::Ok) {
                 parent.status = status;
             }
             parent.pieces -= 1;
@@ -152,6 +168,14 @@ impl BlockDevice for Volume {
                 parent.flush_after = false;
                 parent.pieces = 1;
                 self.flush(&mut lane, slot);
+                continue;
+            }
+            if let (ReqStatus::NotHere, Some((offset, seg))) = (parent.status, parent.read) {
+                // All of it again, by the owners.
+                let io = Io { tag: parent.tag, op: IoOp::Read, offset, len: u64::from(seg.len) };
+                let pieces = self.cut(&mut lane, &io, &[seg], slot, false);
+                let parent = &mut self.parents[slot as usize];
+                (parent.pieces, parent.status, parent.read) = (pieces, ReqStatus::Ok, None);
                 continue;
             }
             done.push(Completion { tag: parent.tag, status: BlockStatus::Volume(parent.status) });

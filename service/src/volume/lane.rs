@@ -136,6 +136,8 @@ pub struct LaneConfig {
     pub host: Sender<HostMessage>,
     /// Where the engine's counts can be read from other threads.
     pub counters: Arc<LaneCounters>,
+    /// The tag of the view that the host has published last, set before it is sent to any lane.
+    pub latest: Arc<AtomicU64>,
     /// Mail to this lane.
     pub inbox: reactor::Mailbox<LaneMessage>,
 }
@@ -154,6 +156,8 @@ pub struct Lane {
     to_host: VecDeque<HostMessage>,
     quiescing: Vec<u64>,
     leaving: bool,
+    /// The tag of the view in force.
+    view_tag: Option<u64>,
     fronts: Vec<Option<Vec<(u32, ReqStatus)>>>,
     completions: Completions,
 }
@@ -173,6 +177,7 @@ impl Lane {
             to_host: VecDeque::with_capacity(64),
             quiescing: Vec::new(),
             leaving: false,
+            view_tag: None,
             fronts: Vec::new(),
             completions: Vec::with_capacity(config.engine.ios as usize),
             config,
@@ -220,6 +225,21 @@ impl Lane {
         if let Some(Some(replies)) = self.fronts.get_mut(front as usize) {
             replies.push((slot, status));
         }
+    }
+
+    /// Whether this lane owns the shard.
+    pub(super) fn owns(&self, shard: u16) -> bool {
+        self.config.routes[shard as usize].load(Ordering::Relaxed) == self.config.reactor
+    }
+
+    /// Whether reads of shards that this lane does not own may be tried here.
+    ///
+    /// A write that missed a failed member is acknowledged as soon as its owner has the view that says so; this lane may
+    /// still have the view before, and would read what the member missed. So it looks at what the host has published: the
+    /// host notes a view before it sends it, hence before any acknowledgement that rests on it, hence before any read that
+    /// must see that write.
+    pub(super) fn may_read_for_others(&self) -> bool {
+        self.view_tag == Some(self.config.latest.load(Ordering::Acquire))
     }
 
     /// Hands a piece to the lane that owns the shard.
@@ -293,6 +313,7 @@ impl Lane {
             self.handles[i] = handle;
         }
         self.engine.set_view(cx.now, view);
+        self.view_tag = Some(tag);
         self.to_host.push_back(HostMessage::Published(tag));
     }
 

@@ -11,3 +11,6 @@ pub mod registry;
 
 pub use front::Volume;
 pub use lane::{HostMessage, Lane, LaneConfig, LaneCounters, LaneMessage, LanePoller, Origin, Routes};
+
+#[cfg(test)]
+mod tests;

@@ -70,6 +70,11 @@ impl Engine {
     /// The piece goes to its stripe, where it is read from what is left, and repaired.
     fn healthy_read_failed(&mut self, piece: u32, io: &Io, status: IoStatus) {
         let key = self.pieces[piece].key;
+        if self.requests[self.pieces[piece].request].foreign {
+            // The owner meets the error itself, and has the stripe that a repair needs.
+            self.pieces[piece].status = ReqStatus::NotHere;
+            return self.finish_piece(piece);
+        }
         if !slot_gone(&self.view, key, io.slot, io.member) {
             let media = status == IoStatus::ReadError;
             if !media {

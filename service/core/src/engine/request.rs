@@ -35,6 +35,8 @@ pub(super) struct RequestState {
     /// The next member to flush, an index into `Engine::flushed`.
     next_flush: u32,
     compared: bool,
+    /// Another engine owns the stripes: see [`Op::ReadHealthy`].
+    pub foreign: bool,
 }
 
 /// What is left of a request that did not fit into the slabs at once.
@@ -60,6 +62,7 @@ impl Engine {
         let Request { tag, volume, op } = request;
         let (kind, range) = match op {
             Op::Read { offset, len, buf } => (Kind::Read, Some((PieceKind::Read, offset, len as u64, buf))),
+            Op::ReadHealthy { offset, len, buf } => (Kind::Read, Some((PieceKind::Read, offset, len as u64, buf))),
             Op::Write { offset, len, buf, fua } => {
                 (Kind::Write, Some((PieceKind::Write { fua }, offset, len as u64, buf)))
             }
@@ -86,6 +89,7 @@ impl Engine {
             status: ReqStatus::Ok,
             next_flush: 0,
             compared: false,
+            foreign: matches!(op, Op::ReadHealthy { .. }),
         };
         let index = self.requests.insert(state).expect("room was checked");
         if let Some((kind, offset, len, buf)) = range {
@@ -187,6 +191,10 @@ impl Engine {
             let piece = self.new_piece(intake, key, start, len)?;
             self.order_read(piece, slot, place.member, at);
             return Some(len as u64);
+        }
+        if self.requests[intake.request].foreign {
+            self.fail_request(intake.request, ReqStatus::NotHere);
+            return Some(left);
         }
         self.attach_new(intake, key, start, len).then_some(len as u64)
     }
@@ -354,7 +362,9 @@ impl Engine {
             Kind::Compare(..) => Some(4),
             Kind::Maintenance => None,
         };
-        if request.status != ReqStatus::Ok {
+        if request.status == ReqStatus::NotHere {
+            // No failure: the owner answers.
+        } else if request.status != ReqStatus::Ok {
             self.counters.failed_requests += 1;
         } else if let Some(kind) = kind {
             self.counters.requests[kind] += 1;

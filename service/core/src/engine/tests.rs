@@ -743,6 +743,39 @@ fn a_block_that_is_lost_is_an_error_and_only_that_block() {
 }
 
 #[test]
+fn a_read_for_another_engines_stripe_touches_no_stripe() {
+    for (level, width) in [(Level::Raid1, 3), (Level::Raid5, 4), (Level::Raid6, 5)] {
+        let mut rig = Rig::new(level, width, 16384, 5);
+        let model = rig.fill_volume();
+        let buf = rig.buffer(0);
+        let read = |offset, len| Op::ReadHealthy { offset, len, buf };
+        let before = *rig.engine.counters();
+        assert_eq!(rig.finish(read(512, 16384)), ReqStatus::Ok);
+        assert_eq!(rig.bytes(buf, 16384), model[512..512 + 16384]);
+
+        // A read error, and a device that fails: no repair, no event, the owner meets them itself.
+        let s = rig.view.volumes[0].groups[0].slots[rig.geometry.slots(0, 0).iter().next().unwrap() as usize];
+        let whole = rig.geometry.slots(0, 0).iter().map(|i| rig.view.volumes[0].groups[0].slots[i as usize]);
+        rig.unreadable.extend(whole.collect::<Vec<_>>().iter().map(|s| (s.member.0, s.offset + 4096)));
+        assert_eq!(rig.finish(read(4096, 4096)), ReqStatus::NotHere, "{level}");
+        rig.unreadable.clear();
+        if level != Level::Raid1 {
+            rig.dead.insert(s.member.0);
+            assert_eq!(rig.finish(read(0, 4096)), ReqStatus::NotHere, "{level}");
+            rig.dead.clear();
+            // Degraded: what would have to be reconstructed is the owner's, what stands there is not.
+            rig.fail_member(s.member);
+            assert_eq!(rig.finish(read(0, 4096)), ReqStatus::NotHere, "{level}");
+            assert_eq!(rig.finish(read(16384, 4096)), ReqStatus::Ok, "{level}");
+        }
+        let after = *rig.engine.counters();
+        assert_eq!(after.activations, before.activations, "{level}");
+        assert_eq!((after.member_writes, after.failed_requests), (before.member_writes, before.failed_requests));
+        assert!(rig.events.is_empty(), "{level}: {:?}", rig.events);
+    }
+}
+
+#[test]
 fn nothing_is_reconstructed_from_a_group_that_is_not_synced() {
     for (level, width) in [(Level::Raid5, 4), (Level::Raid6, 5)] {
         let mut rig = Rig::new(level, width, 16384, 5);

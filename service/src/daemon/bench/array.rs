@@ -429,6 +429,7 @@ fn load(options: &ArrayBench, files: Option<&Path>) -> Result<ArrayReport, Strin
                     routes,
                     peers: config_peers,
                     counters: Arc::default(),
+                    latest: Arc::default(),
                     host,
                     inbox,
                 })));
