@@ -1,0 +1,468 @@
+//! The full campaign: the real manager over the simulated drives. The script creates the array and a volume, loads it,
+//! brings replacements, stops and assembles it, and lets the process or the power fail.
+
+use std::collections::BTreeMap;
+
+use raid_core::action::{Event, MemberId, Op, ReqTag, Request, VolumeId};
+use raid_core::geometry::Level;
+use raid_core::manager::{
+    Answer, ArraySpec, Command, CommandTag, Config, DeviceId, DeviceInfo, ErrorKind, ManageError, Manager,
+    ManagerAction, MetaTag, OperationState, Policy, VolumeSpec,
+};
+use raid_core::units::Tick;
+use raid_core::view::{MemberState, SlotState};
+
+use super::io::Owner;
+use super::{CONTROL, Control, ControlMail, Ev, HOST, LaneMail, Round, Stage, World};
+use crate::case::Case;
+use crate::drive::{Drive, Kind};
+use crate::rng::Rng;
+
+/// A metadata I/O belongs to no member as the engines number them.
+const META: u16 = u16::MAX;
+
+/// What is scheduled around the manager.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Step {
+    /// The manager's deadline.
+    Tick,
+    /// A new device for an array that has lost a member.
+    Bring,
+    /// The process dies.
+    Crash,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Create,
+    Volume,
+    Assemble { may_refuse: bool },
+    Bring,
+    Fail,
+    Stop,
+}
+
+/// See the module's head.
+pub(super) struct Full {
+    manager: Option<Manager>,
+    asked: BTreeMap<u64, Asked>,
+    next_command: u64,
+    /// Broadcasts under way: true if it is a view.
+    broadcasts: BTreeMap<u64, bool>,
+    spares_at_start: u16,
+    spares: u32,
+    due: u32,
+    crash_due: bool,
+    crash_at: Option<u32>,
+    tick: Option<Tick>,
+    uuid: u64,
+    /// Bytes of a drive.
+    size: u64,
+    stopping: bool,
+}
+
+impl Full {
+    pub(super) fn new(case: &Case, rng: &mut Rng) -> Full {
+        let size = (2 << 20) + case.geometry.extent * (u64::from(case.groups) + 1) + 8192;
+        Full {
+            manager: None,
+            asked: BTreeMap::new(),
+            next_command: 1,
+            broadcasts: BTreeMap::new(),
+            spares_at_start: rng.below(3) as u16,
+            spares: case.spares,
+            due: 0,
+            crash_due: false,
+            crash_at: None,
+            tick: None,
+            uuid: case.seed << 20,
+            size,
+            stopping: false,
+        }
+    }
+
+    pub(super) fn at_rest(&self) -> bool {
+        let running = |m: &Manager| m.status().operations.iter().any(|o| o.state == OperationState::Running);
+        self.due == 0
+            && !self.crash_due
+            && self.asked.is_empty()
+            && self.broadcasts.is_empty()
+            && !self.manager.as_ref().is_some_and(running)
+    }
+
+    fn uuid(&mut self) -> [u8; 16] {
+        self.uuid += 1;
+        let mut uuid = [0x5a; 16];
+        uuid[..8].copy_from_slice(&self.uuid.to_le_bytes());
+        uuid
+    }
+
+    fn command(&mut self, asked: Asked) -> CommandTag {
+        let tag = self.next_command;
+        self.next_command += 1;
+        self.asked.insert(tag, asked);
+        CommandTag(tag)
+    }
+}
+
+fn info(drive: usize, size: u64) -> DeviceInfo {
+    let id = DeviceId(drive as u16);
+    DeviceInfo { id, address: format!("drive{drive}"), size, block_size: 512, fast_zero: true }
+}
+
+impl World {
+    fn full(&mut self) -> &mut Full {
+        match &mut self.control {
+            Control::Full(full) => full,
+            Control::Mini(_) => unreachable!("only the full campaign has the real manager"),
+        }
+    }
+
+    fn tuning(&mut self) -> Config {
+        Config { window: self.rng.range(1, 8) as u32, clean_after: self.rng.range(1_000_000, 20_000_000) }
+    }
+
+    pub(super) fn full_begin(&mut self) {
+        let active = self.case.geometry.width + self.case.extra;
+        let (size, spares) = (self.full().size, self.full().spares_at_start);
+        let n = active + spares;
+        for _ in 0..n {
+            self.drives.push(Drive::new(size, self.case.cache));
+        }
+        self.make_lanes();
+        let spec = ArraySpec {
+            name: "sim".to_string(),
+            uuid: self.full().uuid(),
+            member_uuids: (0..n).map(|_| self.full().uuid()).collect(),
+            spares,
+            shards: self.case.geometry.shards,
+            extent: Some(self.case.geometry.extent),
+            wipe: false,
+        };
+        let devices = (0..usize::from(n)).map(|d| info(d, size)).collect();
+        let (now, config) = (self.clock.now(), self.tuning());
+        let history = self.full().uuid();
+        let tag = self.full().command(Asked::Create);
+        self.full().manager = Some(Manager::create(now, config, tag, history, spec, devices));
+        self.full_pump();
+    }
+
+    fn create_volume(&mut self) {
+        let case = &self.case;
+        let policy = if case.track_dirty { Policy::Resync } else { Policy::None };
+        let (level, width, chunk) = (case.geometry.level, Some(case.geometry.width), case.geometry.chunk);
+        let size = Some(case.volume_bytes());
+        let uuid = self.full().uuid();
+        let name = "v".to_string();
+        let spec = VolumeSpec { name, uuid, level, width, chunk, size, block_size: 512, policy };
+        self.full_command(Asked::Volume, Command::CreateVolume(spec));
+    }
+
+    fn full_command(&mut self, asked: Asked, command: Command) {
+        self.trace.note(self.clock.now(), || format!("command: {command:?}"));
+        let now = self.clock.now();
+        let tag = self.full().command(asked);
+        if let Some(manager) = &mut self.full().manager {
+            manager.command(now, tag, command);
+        }
+        self.full_pump();
+    }
+
+    pub(super) fn full_mail(&mut self, mail: ControlMail) {
+        let now = self.clock.now();
+        if let ControlMail::Published(tag) | ControlMail::Quiesced(tag) = mail {
+            if !self.answered(tag) {
+                return;
+            }
+            let published = self.full().broadcasts.remove(&tag).unwrap_or(false);
+            if let Some(manager) = &mut self.full().manager {
+                if published {
+                    manager.published(now, MetaTag(tag));
+                } else {
+                    manager.quiesced(now, MetaTag(tag));
+                }
+            }
+            return self.full_pump();
+        }
+        match &mail {
+            ControlMail::Event(Event::ReadRepaired { .. }) => self.stats.repairs += 1,
+            ControlMail::Event(Event::DataLost { offset, .. }) if !self.havoc() => {
+                self.fail(format!("data lost at {offset} although redundancy covers every fault"));
+            }
+            ControlMail::Maintained(..) => {
+                self.progress = self.clock.events();
+                self.stats.maintained += 1;
+            }
+            _ => {}
+        }
+        let Some(manager) = &mut self.full().manager else { return };
+        match mail {
+            ControlMail::Event(event) => manager.event(now, event),
+            ControlMail::Maintained(tag, status) => manager.maintained(now, MetaTag(tag), status),
+            ControlMail::Meta { tag, read: true, result } => manager.read_done(now, MetaTag(tag), result),
+            ControlMail::Meta { tag, result, .. } => {
+                let status = result.err().unwrap_or(raid_core::action::IoStatus::Ok);
+                manager.done(now, MetaTag(tag), status);
+            }
+            ControlMail::Published(_) | ControlMail::Quiesced(_) => {}
+        }
+        self.full_pump();
+    }
+
+    /// Does what the manager says.
+    fn full_pump(&mut self) {
+        while let Some(action) = self.full().manager.as_mut().and_then(Manager::next_action) {
+            let meta = |tag: MetaTag, bytes| Owner::Meta { tag: tag.0, bytes };
+            match action {
+                ManagerAction::Read { tag, device, offset, len } => {
+                    self.start_io(meta(tag, Vec::new()), device.0.into(), META, Kind::Read, offset, len.into());
+                }
+                ManagerAction::Write { tag, device, offset, bytes } => {
+                    let len = bytes.len() as u64;
+                    let kind = Kind::Write { fua: false };
+                    self.start_io(meta(tag, bytes), device.0.into(), META, kind, offset, len);
+                }
+                ManagerAction::Flush { tag, device } => {
+                    self.start_io(meta(tag, Vec::new()), device.0.into(), META, Kind::Flush, 0, 0);
+                }
+                ManagerAction::Zero { tag, device, offset, len } => {
+                    let kind = Kind::Zero { fua: false };
+                    self.start_io(meta(tag, Vec::new()), device.0.into(), META, kind, offset, len);
+                }
+                ManagerAction::Publish { tag, view, devices } => {
+                    self.full().broadcasts.insert(tag.0, true);
+                    let devices = devices.iter().map(|d| d.map(|d| usize::from(d.0))).collect();
+                    self.publish(tag.0, view, devices);
+                }
+                ManagerAction::Quiesce { tag } => {
+                    self.full().broadcasts.insert(tag.0, false);
+                    self.broadcasts.insert(tag.0, self.lanes.len());
+                    for lane in 0..self.lanes.len() {
+                        self.send(CONTROL, lane, Ev::ToLane(lane, LaneMail::Quiesce(tag.0)));
+                    }
+                }
+                ManagerAction::Maintain { tag, volume, group, stripe, rebuild } => {
+                    let op = if rebuild { Op::Rebuild { group, stripe } } else { Op::Resync { group, stripe } };
+                    let lane = self.lane_of(self.case.geometry.shard(group, stripe));
+                    let request = Request { tag: ReqTag(HOST | tag.0), volume, op };
+                    self.send(CONTROL, lane, Ev::ToLane(lane, LaneMail::Submit(request)));
+                }
+                ManagerAction::Reply { tag, result } => self.full_reply(tag.0, result),
+                ManagerAction::Notice(notice) => {
+                    self.trace.note(self.clock.now(), || format!("notice {}: {}", notice.code, notice.message));
+                    if matches!(notice.code, "member-failed" | "member-missing") {
+                        self.stats.failures += 1;
+                        self.full_later(Step::Bring);
+                    }
+                }
+            }
+        }
+        let deadline = self.full().manager.as_ref().and_then(Manager::next_deadline);
+        if let Some(at) = deadline
+            && self.full().tick.is_none_or(|t| at < t)
+        {
+            self.full().tick = Some(at);
+            self.clock.at(at, Ev::Full(Step::Tick));
+        }
+    }
+
+    fn full_later(&mut self, step: Step) {
+        self.full().due += 1;
+        let delay = self.rng.range(10_000, 500_000);
+        self.clock.after(delay, Ev::Full(step));
+    }
+
+    pub(super) fn full_step(&mut self, step: Step) {
+        let now = self.clock.now();
+        match step {
+            Step::Tick => {
+                self.full().tick = None;
+                if let Some(manager) = &mut self.full().manager {
+                    manager.tick(now);
+                }
+                self.full_pump();
+            }
+            Step::Bring => {
+                self.full().due -= 1;
+                self.bring();
+            }
+            Step::Crash => {
+                self.full().crash_due = false;
+                if self.stage == Stage::Load {
+                    self.crash();
+                }
+            }
+        }
+    }
+
+    /// Somebody brings a new device where one is wanted.
+    fn bring(&mut self) {
+        let failed: Vec<u16> = (0..self.view.members.len() as u16)
+            .filter(|m| self.view.members[usize::from(*m)] == MemberState::Failed)
+            .collect();
+        let spare = self.view.members.contains(&MemberState::Spare);
+        if failed.is_empty()
+            || spare
+            || self.full().spares == 0
+            || self.full().stopping
+            || self.full().manager.is_none()
+        {
+            return;
+        }
+        self.full().spares -= 1;
+        let size = self.full().size;
+        let mut drive = Drive::new(size, self.case.cache);
+        // It was used before: what the rebuild leaves out must show. Foreign signatures are not what this is about.
+        let mut at = 1 << 20;
+        let junk = vec![0x99; 65536];
+        while at + junk.len() as u64 <= size {
+            drive.apply(0, at, &junk);
+            at += junk.len() as u64;
+        }
+        drive.complete(0, true, 0);
+        let device = info(self.drives.len(), size);
+        self.drives.push(drive);
+        let uuid = self.full().uuid();
+        let member = MemberId(self.rng.pick(&failed));
+        let command = if self.rng.percent(50) {
+            Command::AddMember { device, uuid, wipe: true }
+        } else {
+            Command::ReplaceMember { member, device: Some(device), uuid, wipe: true }
+        };
+        self.full_command(Asked::Bring, command);
+    }
+
+    /// An operator fails a member.
+    pub(super) fn full_fail(&mut self, member: u16) {
+        if self.full().manager.is_some() && !self.full().stopping {
+            self.full_command(Asked::Fail, Command::FailMember(MemberId(member)));
+        }
+    }
+
+    fn full_reply(&mut self, tag: u64, result: Result<Answer, ManageError>) {
+        self.progress = self.clock.events();
+        self.trace.note(self.clock.now(), || format!("reply to command {tag}: {result:?}"));
+        let Some(asked) = self.full().asked.remove(&tag) else {
+            return self.fail(format!("command {tag} was answered twice"));
+        };
+        match (asked, result) {
+            (Asked::Create, Ok(_)) => self.create_volume(),
+            (Asked::Volume, Ok(Answer::Volume(VolumeId(id)))) => {
+                self.volume = VolumeId(id);
+                self.full_round();
+            }
+            (Asked::Assemble { .. }, Ok(_)) => self.full_round(),
+            (Asked::Assemble { may_refuse: true }, Err(e)) if e.kind == ErrorKind::FailedPrecondition => {
+                self.stage = Stage::Over;
+            }
+            (Asked::Stop, Ok(_)) => self.stopped(),
+            (Asked::Stop, Err(_)) if self.havoc() => self.stage = Stage::Over,
+            (Asked::Bring, Ok(_)) | (Asked::Fail, Ok(_)) => {}
+            (Asked::Bring | Asked::Fail, Err(e)) if e.kind == ErrorKind::FailedPrecondition || self.havoc() => {}
+            (asked, Err(e)) => self.fail(format!("{asked:?} was refused: {e}")),
+            (asked, Ok(answer)) => self.fail(format!("{asked:?} was answered with {answer:?}")),
+        }
+    }
+
+    /// Begins a round; in a calm one the process may die.
+    fn full_round(&mut self) {
+        self.begin_round();
+        let may = self.current_round() == Round::Calm && self.case.track_dirty && self.full().crash_at.is_none();
+        if may && self.rng.percent(60) {
+            self.full().crash_at = Some(0);
+            self.full().crash_due = true;
+            let delay = self.rng.range(20_000, 1_500_000);
+            self.clock.after(delay, Ev::Full(Step::Crash));
+        }
+    }
+
+    pub(super) fn full_between_rounds(&mut self) {
+        self.full().crash_at = None;
+        if self.rng.percent(50) {
+            self.stage = Stage::Starting;
+            self.full().stopping = true;
+            self.full_command(Asked::Stop, Command::Stop);
+        } else {
+            self.full_round();
+        }
+    }
+
+    /// The array was stopped cleanly: even the power may fail now.
+    fn stopped(&mut self) {
+        let power = self.rng.percent(50);
+        self.let_go(power);
+        self.oracle.crash(false);
+        if power {
+            // Nothing may come back, so the model is not told.
+            self.oracle.flushed(u64::MAX);
+        }
+        self.assemble(true);
+    }
+
+    fn crash(&mut self) {
+        self.stats.crashes += 1;
+        let power = self.case.cache && self.rng.percent(50);
+        self.trace.note(self.clock.now(), || format!("CRASH, {}", if power { "power lost" } else { "drives go on" }));
+        self.let_go(power);
+        self.oracle.crash(power);
+        self.assemble(false);
+    }
+
+    /// The process is gone.
+    fn let_go(&mut self, power: bool) {
+        self.abandon_ios();
+        if power {
+            for drive in &mut self.drives {
+                drive.cut_power(&mut self.rng);
+            }
+        }
+        self.clock.clear();
+        self.front.crash();
+        self.forget_mail();
+        self.forget_faults();
+        let full = self.full();
+        (full.manager, full.due, full.crash_due, full.tick, full.stopping) = (None, 0, false, None, false);
+        full.asked.clear();
+        full.broadcasts.clear();
+        self.make_lanes();
+        self.stage = Stage::Starting;
+    }
+
+    /// Assembles the array from every drive that answers, members of old among them; sometimes one is left out.
+    fn assemble(&mut self, clean: bool) {
+        let degraded = self
+            .view
+            .volume(self.volume)
+            .is_none_or(|v| v.groups.iter().any(|g| g.slots.iter().any(|s| s.state != SlotState::InSync)));
+        let parity = matches!(self.case.geometry.level, Level::Raid5 | Level::Raid6);
+        let mut drives: Vec<usize> = (0..self.drives.len()).filter(|d| self.drives[*d].faults.dead.is_none()).collect();
+        let whole = drives.len() == self.drives.len();
+        if clean && self.rng.percent(30) {
+            let out = drives[self.rng.below(drives.len() as u64) as usize];
+            if self.bearable(out) && self.devices.contains(&Some(out)) {
+                drives.retain(|d| *d != out);
+            }
+        }
+        self.rng.shuffle(&mut drives);
+        let size = self.full().size;
+        let devices = drives.into_iter().map(|d| info(d, size)).collect();
+        // Degraded and dirty is refused, and so is too little; both are right, and the end of the case.
+        let may_refuse = self.havoc() || (!clean && parity && (degraded || !whole));
+        let (now, config) = (self.clock.now(), self.tuning());
+        let history = self.full().uuid();
+        let tag = self.full().command(Asked::Assemble { may_refuse });
+        self.full().manager = Some(Manager::assemble(now, config, tag, history, devices, false));
+        self.full_pump();
+    }
+
+    /// At rest no spare stands idle while a slot is missing, and no resync was forgotten.
+    pub(super) fn full_check_rest(&mut self) {
+        let view = self.view.clone();
+        let Some(volume) = view.volume(self.volume).filter(|v| v.online) else { return };
+        let whole = volume.groups.iter().all(|g| g.slots.iter().all(|s| s.state == SlotState::InSync));
+        let spare = view.members.contains(&MemberState::Spare);
+        if !whole && spare && !self.havoc() {
+            self.fail(format!("degraded at rest, with a spare at hand: {}", super::trace::view(&view)));
+        }
+    }
+}
