@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU16;
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
@@ -405,12 +405,14 @@ fn load(options: &ArrayBench, files: Option<&Path>) -> Result<ArrayReport, Strin
     if size / options.core.len() as u64 <= u64::from(options.bs) {
         return Err(format!("{size} bytes are too few for I/Os of {} bytes on each core", options.bs));
     }
+    let lanes_waiting = Arc::new(AtomicUsize::new(reactors.len()));
     for (i, (reactor, (_, inbox))) in reactors.iter().zip(mail).enumerate() {
         let config_peers = senders.iter().enumerate().map(|(j, s)| (j != i).then(|| s.clone())).collect();
         let (memory, routes, host, report, options) =
             (memory.clone(), routes.clone(), host.clone(), report.clone(), options.clone());
         let (view, members) = (view.clone(), members.clone());
         let sender = senders[i].clone();
+        let waiting = lanes_waiting.clone();
         reactor
             .run(Box::new(move |reactor| {
                 let scratch_addr = reactor.pool().reserve(scratch).expect("the region was sized for it");
@@ -446,6 +448,8 @@ fn load(options: &ArrayBench, files: Option<&Path>) -> Result<ArrayReport, Strin
                     slots: Some(slots),
                     core: i,
                     size,
+                    waiting: Some(waiting),
+                    all: None,
                     report: Some(report),
                 }));
             }))
@@ -510,6 +514,9 @@ struct Starter {
     slots: Option<Vec<Slot>>,
     core: usize,
     size: u64,
+    /// Lanes that have no view yet: a piece that came before it would be answered "offline".
+    waiting: Option<Arc<AtomicUsize>>,
+    all: Option<Arc<AtomicUsize>>,
     report: Option<crossbeam_channel::Sender<Outcome>>,
 }
 
@@ -520,6 +527,14 @@ impl Poller for Starter {
 
     fn poll(&mut self, cx: &mut Context) -> bool {
         if self.lane.borrow().view().generation != self.view.generation {
+            return false;
+        }
+        // Counted once, then looked at until every lane is there.
+        if let Some(waiting) = self.waiting.take() {
+            waiting.fetch_sub(1, Ordering::AcqRel);
+            self.all = Some(waiting);
+        }
+        if self.all.as_ref().is_some_and(|all| all.load(Ordering::Acquire) > 0) {
             return false;
         }
         let (Some(slots), Some(report)) = (self.slots.take(), self.report.take()) else { return false };
