@@ -8,16 +8,26 @@ fn pool() -> Pool {
     Pool::new(Memory::new(1, REGION).unwrap(), 0)
 }
 
+/// Any size, and mostly those of the smaller classes, of which a span holds several.
+fn size() -> impl Strategy<Value = u32> {
+    prop_oneof![1 => 1u32..=1 << 20, 3 => (64u32 << 10) + 1..=256 << 10, 3 => (16u32 << 10) + 1..=64 << 10]
+}
+
 proptest! {
     #[test]
-    fn slots_never_overlap_and_all_come_back(sizes in prop::collection::vec((1u32..=1 << 20, any::<bool>()), 1..400)) {
+    fn slots_never_overlap_and_all_come_back(
+        sizes in prop::collection::vec((size(), prop::option::of(any::<prop::sample::Index>())), 1..400)
+    ) {
         let mut pool = pool();
         let scratch = pool.reserve(1 << 20).unwrap();
         let mut held: Vec<Slot> = Vec::new();
         for (len, give_back) in sizes {
-            if give_back && !held.is_empty() {
-                let slot = held.swap_remove(len as usize % held.len());
-                pool.free(slot);
+            if let Some(index) = give_back.filter(|_| !held.is_empty()) {
+                // Many at a time, from anywhere, so that spans become free in any order.
+                for _ in 0..1 + held.len() / 3 {
+                    let at = index.index(held.len());
+                    pool.free(held.swap_remove(at));
+                }
             }
             if let Some(slot) = pool.alloc(len) {
                 prop_assert!(slot.len() >= len);
@@ -59,6 +69,22 @@ fn a_region_full_of_small_slots_serves_large_ones_afterwards() {
     let failures = pool.stats().failures;
     assert_eq!(count(&mut pool, 1 << 20).len(), spans);
     assert_eq!(pool.stats().failures, failures + 1);
+}
+
+/// One slot that is held for long must keep its own span from the others, and no more.
+#[test]
+fn a_slot_that_is_held_keeps_one_span_only() {
+    let mut pool = pool();
+    let mut slots: Vec<Slot> = std::iter::from_fn(|| pool.alloc(256 << 10)).collect();
+    let spans = slots.len() / 4;
+    // One of each span first, so that all are known to have room; the last of them keeps what it has.
+    for i in 0..spans {
+        pool.free(slots.remove(i * 3));
+    }
+    for slot in slots.drain(..(spans - 1) * 3) {
+        pool.free(slot);
+    }
+    assert_eq!(std::iter::from_fn(|| pool.alloc(1 << 20)).count(), spans - 1);
 }
 
 #[test]
