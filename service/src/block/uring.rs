@@ -3,6 +3,7 @@
 //! ordinary system calls does the work.
 
 mod blocking;
+mod fixed;
 mod kernel;
 
 use std::cell::RefCell;
@@ -17,8 +18,9 @@ use raid_core::action::{IoStatus, Seg};
 
 #[cfg(test)]
 pub(super) use self::blocking::denied::deny_io_uring;
+use self::fixed::Fixed;
 pub(super) use self::kernel::{DirectIo, device_geometry, direct_io};
-use self::kernel::{MAX_REGISTERED, Zeroing, advance, status, zeros};
+use self::kernel::{Zeroing, advance, status, zeros};
 use super::backing::OpenFile;
 use super::{BlockDevice, BlockInfo, BlockStatus, Completion, Completions, Io, IoOp};
 use crate::dma::Memory;
@@ -32,8 +34,7 @@ const DEPTH: usize = 256;
 /// A reactor's ring and the answers that wait for their devices.
 struct Ring {
     uring: IoUring,
-    /// Start and length of each registered buffer; empty where the kernel took none.
-    fixed: Vec<(usize, usize)>,
+    fixed: Fixed,
     /// Answers by device number: slot and result.
     answers: Vec<Option<Vec<(u32, i32)>>>,
     queued: usize,
@@ -52,7 +53,7 @@ impl Ring {
             }
             let uring: IoUring =
                 IoUring::builder().setup_cqsize(ENTRIES * 4).build(ENTRIES).map_err(|e| e.to_string())?;
-            let fixed = register(&uring, memory);
+            let fixed = Fixed::new(&uring, memory);
             // SAFETY: the ring owns the descriptor and lives in this thread until its end; the reactor's epoll set drops
             // it by itself when it is closed.
             let fd = unsafe { BorrowedFd::borrow_raw(uring.as_raw_fd()) };
@@ -99,30 +100,6 @@ impl Ring {
         }
         if others {
             waker.wake();
-        }
-    }
-}
-
-/// Registers all regions, in pieces that the kernel accepts; none, with one line, where the memory lock limit forbids it.
-fn register(uring: &IoUring, memory: &Memory) -> Vec<(usize, usize)> {
-    let mut iovecs = Vec::new();
-    for r in 0..memory.regions() as u16 {
-        let (start, len) = memory.region(r);
-        for at in (0..len).step_by(MAX_REGISTERED) {
-            let iov_base = start.wrapping_add(at).cast();
-            iovecs.push(libc::iovec { iov_base, iov_len: MAX_REGISTERED.min(len - at) });
-        }
-    }
-    // SAFETY: the regions are mapped as long as the `Memory`, which every device of the ring holds; and the kernel keeps
-    // the pages of registered buffers by itself.
-    match unsafe { uring.submitter().register_buffers(&iovecs) } {
-        Ok(()) => iovecs.iter().map(|v| (v.iov_base as usize, v.iov_len)).collect(),
-        Err(e) => {
-            static SAID: Once = Once::new();
-            SAID.call_once(|| {
-                tracing::info!("buffers are not registered with io_uring ({e}); raise the memory lock limit (ulimit -l) for fewer cycles per I/O");
-            });
-            Vec::new()
         }
     }
 }
@@ -223,7 +200,7 @@ impl UringDevice {
     }
 
     /// The entry for what is left of a slot's I/O.
-    fn entry(&self, slot: u32, ring: &Ring) -> squeue::Entry {
+    fn entry(&self, slot: u32, ring: &mut Ring) -> squeue::Entry {
         let s = &self.slots[slot as usize];
         let at = s.io.offset + s.done;
         let fd = self.fd();
@@ -237,7 +214,7 @@ impl UringDevice {
             (_, Step::Zero(way)) => opcode::Fallocate::new(fd, s.io.len).offset(at).mode(way.mode()).build(),
             (IoOp::Read, _) if s.iovecs.len() == 1 => {
                 let v = s.iovecs[0];
-                match self.fixed_index(ring, &v) {
+                match ring.fixed.index(&ring.uring, &v) {
                     Some(i) => opcode::ReadFixed::new(fd, v.iov_base.cast(), v.iov_len as u32, i).offset(at).build(),
                     None => opcode::Read::new(fd, v.iov_base.cast(), v.iov_len as u32).offset(at).build(),
                 }
@@ -247,7 +224,7 @@ impl UringDevice {
                 let flags = if fua { libc::RWF_DSYNC } else { 0 };
                 if s.iovecs.len() == 1 {
                     let v = s.iovecs[0];
-                    match self.fixed_index(ring, &v) {
+                    match ring.fixed.index(&ring.uring, &v) {
                         Some(i) => opcode::WriteFixed::new(fd, v.iov_base.cast_const().cast(), v.iov_len as u32, i)
                             .offset(at)
                             .rw_flags(flags)
@@ -267,17 +244,10 @@ impl UringDevice {
         entry.user_data((self.number as u64) << 32 | u64::from(slot))
     }
 
-    fn fixed_index(&self, ring: &Ring, v: &libc::iovec) -> Option<u16> {
-        let holds = |&(start, len): &(usize, usize)| {
-            (v.iov_base as usize).checked_sub(start).is_some_and(|o| o < len && v.iov_len <= len - o)
-        };
-        ring.fixed.iter().position(holds).map(|i| i as u16)
-    }
-
     fn send(&mut self, slot: u32) {
         let ring = Rc::clone(&self.ring);
         let mut ring = ring.borrow_mut();
-        let entry = self.entry(slot, &ring);
+        let entry = self.entry(slot, &mut ring);
         if ring.push(entry.clone()) {
             return;
         }

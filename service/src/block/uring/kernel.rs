@@ -7,9 +7,6 @@ use raid_core::action::IoStatus;
 
 use super::super::IoOp;
 
-/// The kernel registers at most 1 GiB as one buffer.
-pub(super) const MAX_REGISTERED: usize = 1 << 30;
-
 /// What an error of the kernel means for an I/O.
 pub(super) fn status(errno: i32, op: IoOp) -> IoStatus {
     match (errno, op) {
