@@ -38,6 +38,8 @@ pub enum Break {
     IgnoreFua,
     /// Some answers of members never come.
     LoseAnswer,
+    /// A lane reads for others although its view is not the newest.
+    ReadBehind,
 }
 
 /// Every fault, with its name on the command line and what it does.
@@ -58,6 +60,7 @@ pub const ALL: &[(Break, &str, &str)] = &[
     (Break::SkipFlush, "skip-flush", "flushes of members are answered and not done"),
     (Break::IgnoreFua, "ignore-fua", "FUA is ignored"),
     (Break::LoseAnswer, "lose-answer", "some answers of members never come"),
+    (Break::ReadBehind, "read-behind", "lanes read for others although their view is not the newest"),
 ];
 
 impl Break {

@@ -71,7 +71,7 @@ impl<E> Clock<E> {
     }
 
     /// Takes the next event; the clock goes to its moment.
-    pub fn next(&mut self) -> Option<E> {
+    pub fn advance(&mut self) -> Option<E> {
         let Reverse(entry) = self.queue.pop()?;
         self.now = entry.at;
         Some(entry.event)
@@ -93,10 +93,10 @@ mod tests {
         clock.after(20, 'c');
         clock.after(10, 'a');
         clock.after(10, 'b');
-        assert_eq!(clock.next(), Some('a'));
+        assert_eq!(clock.advance(), Some('a'));
         clock.at(Tick(5), 'x');
-        assert_eq!(clock.next(), Some('b'));
-        assert_eq!((clock.next(), clock.now()), (Some('x'), Tick(10)));
-        assert_eq!((clock.next(), clock.now(), clock.next()), (Some('c'), Tick(20), None));
+        assert_eq!(clock.advance(), Some('b'));
+        assert_eq!((clock.advance(), clock.now()), (Some('x'), Tick(10)));
+        assert_eq!((clock.advance(), clock.now(), clock.advance()), (Some('c'), Tick(20), None));
     }
 }

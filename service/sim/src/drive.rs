@@ -136,23 +136,10 @@ impl Drive {
             "a write of part of a sector"
         );
         assert!(offset + bytes.len() as u64 <= self.size, "a write beyond the drive's end");
-        if self.cache.is_some() {
-            let mut old = vec![0; bytes.len()];
-            self.read(offset, &mut old);
-            let cache = self.cache.as_mut().expect("looked at above");
-            let at = cache.writes.iter().position(|w| w.write == write).unwrap_or_else(|| {
-                cache.writes.push(Volatile { write, complete: None, sectors: BTreeMap::new() });
-                cache.writes.len() - 1
-            });
-            for (i, (new, old)) in bytes.chunks_exact(SECTOR).zip(old.chunks_exact(SECTOR)).enumerate() {
-                let sector = offset / SECTOR as u64 + i as u64;
-                if new == old && !cache.durable.contains_key(&sector) {
-                    // Lost or kept, it is the same.
-                    continue;
-                }
-                cache.durable.entry(sector).or_insert_with(|| old.try_into().expect("a sector"));
-                cache.writes[at].sectors.insert(sector, new.try_into().expect("a sector"));
-            }
+        let mut old = vec![0; if self.cache.is_some() { bytes.len() } else { 0 }];
+        self.read(offset, &mut old);
+        if let Some(cache) = &mut self.cache {
+            cache.remember(write, offset / SECTOR as u64, &old, bytes);
         }
         self.store(offset, bytes);
     }
@@ -237,6 +224,22 @@ impl Drive {
 }
 
 impl Cache {
+    /// Notes what a write changes.
+    fn remember(&mut self, write: u64, first: u64, old: &[u8], new: &[u8]) {
+        let at = self.writes.iter().position(|w| w.write == write).unwrap_or_else(|| {
+            self.writes.push(Volatile { write, complete: None, sectors: BTreeMap::new() });
+            self.writes.len() - 1
+        });
+        for (sector, (new, old)) in (first..).zip(new.chunks_exact(SECTOR).zip(old.chunks_exact(SECTOR))) {
+            if new == old && !self.durable.contains_key(&sector) {
+                // Lost or kept, it is the same.
+                continue;
+            }
+            self.durable.entry(sector).or_insert_with(|| old.try_into().expect("a sector"));
+            self.writes[at].sectors.insert(sector, new.try_into().expect("a sector"));
+        }
+    }
+
     /// Makes these writes durable, in their order.
     fn persist(&mut self, writes: &BTreeSet<u64>) {
         let mut at = 0;

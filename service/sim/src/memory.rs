@@ -88,10 +88,10 @@ impl Memory {
             Step::Compare { a, b, len } => return self.load(a, len) == self.load(b, len),
             Step::Combine { len, dst, outputs, accumulate, .. } => {
                 let sources: Vec<Vec<u8>> = terms.iter().map(|t| self.load(t.src, len)).collect();
-                for j in 0..outputs as usize {
+                for (j, &dst) in dst.iter().enumerate().take(outputs as usize) {
                     let list: Vec<(u8, &[u8])> =
                         terms.iter().zip(&sources).map(|(t, s)| (t.coef[j], s.as_slice())).collect();
-                    gf::combine_scalar(self.slice_mut(dst[j], len), &list, accumulate);
+                    gf::combine_scalar(self.slice_mut(dst, len), &list, accumulate);
                 }
             }
         }

@@ -23,7 +23,7 @@ impl Rng {
     }
 
     /// 64 random bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         let s = &mut self.0;
         let result = s[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
         let t = s[1] << 17;
@@ -38,7 +38,7 @@ impl Rng {
 
     /// A number below `n`, which is not 0.
     pub fn below(&mut self, n: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
+        ((u128::from(self.bits()) * u128::from(n)) >> 64) as u64
     }
 
     /// A number from `a` to `b`, both included.
@@ -78,6 +78,6 @@ mod tests {
             seen[x as usize] += 1;
         }
         assert!(seen.iter().all(|&n| (800..1200).contains(&n)), "{seen:?}");
-        assert_ne!(a.next(), c.next());
+        assert_ne!(a.bits(), c.bits());
     }
 }

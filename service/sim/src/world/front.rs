@@ -43,6 +43,8 @@ struct Open {
     crowded: bool,
     /// A deliberate fault: it was judged before it was answered.
     judged: bool,
+    /// The request's own lane could not serve all of it.
+    asked_owners: bool,
 }
 
 /// See the module's head.
@@ -206,6 +208,7 @@ impl World {
             generation: self.view.generation,
             crowded: false,
             judged: false,
+            asked_owners: false,
         };
         match what {
             What::Read => {
@@ -244,7 +247,7 @@ impl World {
             What::Flush => {}
         }
         self.trace.event(self.clock.now(), move || format!("request {op}: {what:?} of sectors {from}..{to}"));
-        self.route(op, &mut open);
+        self.route(op, &mut open, true);
         let early = self.broken == Some(Break::EarlyReply) && matches!(what, What::Write { .. });
         self.front.open.insert(op, open);
         if early && self.rng.percent(20) {
@@ -265,31 +268,36 @@ impl World {
         }
     }
 
-    /// Cuts a request at band borders and sends the pieces to the lanes that own them.
-    fn route(&mut self, op: u64, open: &mut Open) {
+    /// Cuts a request at band borders and sends the pieces to the lanes that own them. With `local` reads are tried on the
+    /// request's own lane first, if that has the newest view, as the shell's `Volume` does it.
+    fn route(&mut self, op: u64, open: &mut Open, local: bool) {
         let geometry = self.case.geometry;
+        let here = self.rng.below(self.lanes.len() as u64) as usize;
+        let behind = self.lanes[here].view_tag != self.published && self.broken != Some(Break::ReadBehind);
+        let local = local && open.what == What::Read && !behind;
         let (volume, tag) = (self.volume, ReqTag(op));
         let mut offset = open.from * SECTOR as u64;
         let end = open.to * SECTOR as u64;
         let begin = offset;
         let addr = |region: Option<u16>, at: u64| region.map_or(BufAddr::ZERO, |r| BufAddr::new(r, at));
         if open.what == What::Flush {
-            let lane = self.rng.below(self.lanes.len() as u64) as usize;
             open.pieces = 1;
-            return self.send_piece(lane, Request { tag, volume, op: Op::Flush });
+            return self.send_piece(here, Request { tag, volume, op: Op::Flush });
         }
         while offset < end {
             let n = (end - offset).min(geometry.band_remainder(offset));
             let buf = addr(open.region, offset - begin);
             let len = n as u32;
+            let place = geometry.place(offset);
+            let owner = self.lane_of(geometry.shard(place.group, place.stripe));
+            let lane = if local { here } else { owner };
             let op = match open.what {
+                What::Read if lane != owner => Op::ReadHealthy { offset, len, buf },
                 What::Read => Op::Read { offset, len, buf },
                 What::Write { fua } => Op::Write { offset, len, buf, fua },
                 What::Zero { unmap } => Op::Zero { offset, len: n, unmap },
                 _ => Op::Compare { offset, len, buf, read_buf: addr(open.read_region, offset - begin) },
             };
-            let place = geometry.place(offset);
-            let lane = self.lane_of(geometry.shard(place.group, place.stripe));
             open.pieces += 1;
             self.send_piece(lane, Request { tag, volume, op });
             offset += n;
@@ -304,15 +312,23 @@ impl World {
         let Some(open) = self.front.open.get_mut(&op) else {
             return self.fail(format!("request {op} was answered twice"));
         };
-        if open.status == ReqStatus::Ok {
+        if open.status == ReqStatus::Ok || (open.status == ReqStatus::NotHere && status != ReqStatus::Ok) {
             open.status = status;
         }
         open.pieces -= 1;
         if open.pieces > 0 {
             return;
         }
-        let open = self.front.open.remove(&op).expect("looked at above");
-        self.trace.event(self.clock.now(), move || format!("request {op}: {:?}", open.status));
+        let mut open = self.front.open.remove(&op).expect("looked at above");
+        if open.status == ReqStatus::NotHere && !std::mem::replace(&mut open.asked_owners, true) {
+            // All of it again, by the owners.
+            open.status = ReqStatus::Ok;
+            self.route(op, &mut open, false);
+            self.front.open.insert(op, open);
+            return;
+        }
+        let status = open.status;
+        self.trace.event(self.clock.now(), move || format!("request {op}: {status:?}"));
         self.progress = self.clock.events();
         self.stats.requests += 1;
         if let Some(why) = self.judge(op, &open) {
@@ -356,7 +372,7 @@ impl World {
         let found_different = status == ReqStatus::Miscompare && open.what == What::Compare;
         if !well && !found_different {
             self.stats.errors += 1;
-            if !self.havoc() || matches!(status, ReqStatus::OutOfRange | ReqStatus::Miscompare) {
+            if !self.havoc() || matches!(status, ReqStatus::OutOfRange | ReqStatus::Miscompare | ReqStatus::NotHere) {
                 return Some(format!("it failed with {status:?}, and nothing that went wrong explains it"));
             }
         }

@@ -9,6 +9,7 @@ use raid_core::manager::{
     Answer, ArraySpec, Command, CommandTag, Config, DeviceId, DeviceInfo, ErrorKind, ManageError, Manager,
     ManagerAction, MetaTag, OperationState, Policy, VolumeSpec,
 };
+use raid_core::ondisk;
 use raid_core::units::Tick;
 use raid_core::view::{MemberState, SlotState};
 
@@ -79,6 +80,11 @@ impl Full {
             size,
             stopping: false,
         }
+    }
+
+    /// A clean stop is under way, which takes the volumes offline.
+    pub(super) fn stopping(&self) -> bool {
+        self.stopping
     }
 
     pub(super) fn at_rest(&self) -> bool {
@@ -453,6 +459,27 @@ impl World {
         let tag = self.full().command(Asked::Assemble { may_refuse });
         self.full().manager = Some(Manager::assemble(now, config, tag, history, devices, false));
         self.full_pump();
+    }
+
+    /// The newest configuration on the drives says dirty, whatever the view says: so it is while the manager prepares to
+    /// clear the mark.
+    pub(super) fn mark_on_drives(&self) -> bool {
+        let mut newest: Option<ondisk::Config> = None;
+        for drive in self.devices.iter().flatten().map(|d| &self.drives[*d]) {
+            let mut bytes = vec![0; ondisk::SUPERBLOCK_BYTES as usize];
+            drive.read(0, &mut bytes);
+            let Ok(sb) = ondisk::Superblock::decode(&bytes) else { continue };
+            for slot in 0..2 {
+                let mut bytes = vec![0; sb.slot_len as usize];
+                drive.read(sb.slot_offset + slot * u64::from(sb.slot_len), &mut bytes);
+                if let Ok(config) = ondisk::decode_config(&bytes)
+                    && newest.as_ref().is_none_or(|n| n.generation < config.generation)
+                {
+                    newest = Some(config);
+                }
+            }
+        }
+        newest.is_some_and(|c| c.volumes.iter().any(|v| v.id == self.volume.0 && v.dirty))
     }
 
     /// At rest no spare stands idle while a slot is missing, and no resync was forgotten.

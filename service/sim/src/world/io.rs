@@ -143,16 +143,17 @@ impl World {
 
     /// New data may reach a member only under a durable dirty mark.
     fn check_mark(&mut self, io: &DriveIo, bytes: &[u8]) {
+        let Some(volume) = self.view.volume(self.volume).filter(|v| v.track_dirty) else { return };
         let marked = match &self.control {
             Control::Mini(mini) => mini.durable_dirty,
-            Control::Full(_) => self.view.volume(self.volume).is_none_or(|v| v.dirty),
+            Control::Full(_) => volume.dirty,
         };
-        let tracked = self.view.volume(self.volume).is_some_and(|v| v.track_dirty);
-        if !tracked || marked || bytes.len() < SECTOR {
+        if marked || bytes.len() < SECTOR {
             return;
         }
         if let Some((value, _)) = pattern::named(&bytes[..SECTOR])
             && self.oracle.in_flight(value)
+            && !self.mark_on_drives()
         {
             let (member, offset) = (io.member, io.offset);
             self.fail(format!(

@@ -19,6 +19,8 @@ pub(super) struct Lane {
     quiescing: Vec<u64>,
     devices: Vec<Option<usize>>,
     pump_due: bool,
+    /// The tag of the view in force.
+    pub(super) view_tag: Option<u64>,
 }
 
 impl Lane {
@@ -43,6 +45,7 @@ impl World {
                     quiescing: Vec::new(),
                     devices: Vec::new(),
                     pump_due: false,
+                    view_tag: None,
                 }
             })
             .collect();
@@ -73,6 +76,7 @@ impl World {
             }
             LaneMail::View { tag, view, devices } => {
                 lane.devices = devices;
+                lane.view_tag = Some(tag);
                 lane.engine.set_view(now, view);
                 self.send(at, CONTROL, Ev::ToControl(ControlMail::Published(tag)));
             }

@@ -141,7 +141,7 @@ enum ControlMail {
 
 enum Control {
     Mini(Mini),
-    Full(Full),
+    Full(Box<Full>),
 }
 
 /// Where a case stands.
@@ -181,6 +181,8 @@ pub struct World {
     /// The newest view that was published, and the drives behind its members.
     view: Arc<View>,
     devices: Vec<Option<usize>>,
+    /// The tag of the newest view.
+    published: Option<u64>,
     /// Views and quiesce orders that lanes have not answered yet.
     broadcasts: BTreeMap<u64, usize>,
     volume: VolumeId,
@@ -207,7 +209,7 @@ impl World {
         let mut world = World::new(case, broken, verbose);
         world.begin();
         while world.violation.is_none() && world.stage != Stage::Over {
-            let Some(event) = world.clock.next() else {
+            let Some(event) = world.clock.advance() else {
                 let open = world.front.open();
                 world.fail(format!("no progress: nothing is due in stage {:?}, {open} requests are open", world.stage));
                 break;
@@ -227,7 +229,7 @@ impl World {
         let oracle = Oracle::new(case.volume_bytes() / 512, case.cache);
         let control = match case.campaign {
             Campaign::Engine => Control::Mini(Mini::new(&case)),
-            Campaign::Full => Control::Full(Full::new(&case, &mut rng)),
+            Campaign::Full => Control::Full(Box::new(Full::new(&case, &mut rng))),
         };
         World {
             front: Front::new(&case),
@@ -244,6 +246,7 @@ impl World {
             injector: Injector::default(),
             view: Arc::new(View::default()),
             devices: Vec::new(),
+            published: None,
             broadcasts: BTreeMap::new(),
             volume: VolumeId(0),
             mail: 0,
@@ -369,7 +372,12 @@ impl World {
 
     /// Sends mail with a random delay, never past mail that was sent before on the same way.
     fn send(&mut self, from: usize, to: usize, event: Ev) {
-        let delay = if self.rng.percent(10) { self.rng.range(1_000, 60_000) } else { self.rng.range(50, 2_000) };
+        let delay = match self.rng.below(10) {
+            // A lane that learns late of what the others know already.
+            0..=2 if from == CONTROL && to != CONTROL => self.rng.range(5_000, 400_000),
+            3 => self.rng.range(1_000, 60_000),
+            _ => self.rng.range(50, 2_000),
+        };
         let at = self.clock.now().after(delay);
         let arrival = self.arrivals.entry((from, to)).or_default();
         *arrival = (*arrival).max(at);
@@ -390,9 +398,12 @@ impl World {
         self.trace.note(self.clock.now(), || format!("view {tag}: {}", trace::view(&view)));
         self.view = view.clone();
         self.devices = devices.clone();
+        self.published = Some(tag);
         self.broadcasts.insert(tag, self.lanes.len());
         if let Some(v) = self.view.volume(self.volume)
             && !v.online
+            && self.stage != Stage::Starting
+            && !matches!(&self.control, Control::Full(full) if full.stopping())
         {
             self.offline = true;
             if !self.havoc() {
