@@ -260,37 +260,66 @@ fn lock_holder(meta: &Metadata) -> Option<String> {
 fn measure(path: &Path, file: &File, block_device: bool, direct: Option<DirectIo>) -> Result<BlockInfo, String> {
     let fail = |e: &dyn std::fmt::Display| format!("{}: its size cannot be read: {e}", path.display());
     let meta = file.metadata().map_err(|e| fail(&e))?;
-    let (size, block_size, physical, rotational) = if block_device {
-        let geometry = super::uring::device_geometry(file).map_err(|e| fail(&e))?;
-        if !matches!(geometry.1, 512 | 4096) {
-            return Err(format!(
-                "{}: its logical blocks have {} bytes; members have blocks of 512 or 4096 bytes",
-                path.display(),
-                geometry.1
-            ));
-        }
-        (geometry.0, geometry.1, geometry.2, is_rotational(meta.rdev()))
-    } else {
-        let align = direct.map_or(512, |d| if d.offset <= 512 { 512 } else { 4096 });
-        (meta.len(), align, align.max(4096), false)
-    };
-    Ok(BlockInfo {
+    let common = BlockInfo {
         address: path.display().to_string(),
-        size: size & !4095,
-        block_size,
-        physical_block_size: physical,
+        size: meta.len() & !4095,
+        block_size: 512,
+        physical_block_size: 4096,
         volatile_cache: true,
-        fast_zero: !block_device,
+        fast_zero: true,
         unmap: true,
-        rotational,
+        rotational: false,
         optimal_io: 0,
         memory_alignment: 512,
+    };
+    if !block_device {
+        let block_size = direct.map_or(512, |d| if d.offset <= 512 { 512 } else { 4096 });
+        return Ok(BlockInfo { block_size, ..common });
+    }
+    let (size, block_size, physical_block_size) = super::uring::device_geometry(file).map_err(|e| fail(&e))?;
+    if !matches!(block_size, 512 | 4096) {
+        return Err(format!(
+            "{}: its logical blocks have {block_size} bytes; members have blocks of 512 or 4096 bytes",
+            path.display()
+        ));
+    }
+    let queue = Queue::of(meta.rdev());
+    let rotational = queue.number("rotational") == Some(1);
+    Ok(BlockInfo {
+        size: size & !4095,
+        block_size,
+        physical_block_size,
+        // A cache that the kernel does not know of must be thought volatile.
+        volatile_cache: queue.text("write_cache").is_none_or(|t| t != "write through"),
+        // A disk that takes the command may still have to write each block.
+        fast_zero: !rotational && queue.number("write_zeroes_max_bytes").is_some_and(|n| n > 0),
+        unmap: queue.number("discard_max_bytes").is_some_and(|n| n > 0),
+        rotational,
+        optimal_io: queue.number("optimal_io_size").and_then(|n| u32::try_from(n).ok()).unwrap_or(0),
+        ..common
     })
 }
 
-fn is_rotational(rdev: u64) -> bool {
-    let (major, minor) = (nix::sys::stat::major(rdev), nix::sys::stat::minor(rdev));
-    std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/queue/rotational")).is_ok_and(|t| t.trim() == "1")
+/// What the kernel tells of a block device's queue.
+struct Queue(PathBuf);
+
+impl Queue {
+    fn of(rdev: u64) -> Queue {
+        let (major, minor) = (nix::sys::stat::major(rdev), nix::sys::stat::minor(rdev));
+        let device = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+        // A partition has the queue of its disk. The link must be followed first: its own parent is another folder.
+        let device = device.canonicalize().unwrap_or(device);
+        let own = device.join("queue");
+        Queue(if own.is_dir() { own } else { device.join("../queue") })
+    }
+
+    fn text(&self, name: &str) -> Option<String> {
+        std::fs::read_to_string(self.0.join(name)).ok().map(|t| t.trim().to_string())
+    }
+
+    fn number(&self, name: &str) -> Option<u64> {
+        self.text(name)?.parse().ok()
+    }
 }
 
 #[cfg(test)]

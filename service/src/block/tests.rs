@@ -224,6 +224,7 @@ fn a_block_device_keeps_what_it_is_given() {
         let first = Backing::open(&device, None).unwrap();
         assert!(Backing::open(&device, None).is_err_and(|e| e.contains("only once")));
         assert_eq!((first.info().size, first.info().block_size), (SIZE, 512));
+        assert!(first.info().unmap, "the queue's attributes were not found: {:?}", first.info());
     });
     run(&["--detach", &device]);
     std::fs::remove_dir_all(dir).unwrap();

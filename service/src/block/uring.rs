@@ -395,8 +395,8 @@ impl Drop for UringDevice {
                 && let Err(e) = self.ring.borrow().uring.submit_and_wait(1)
                 && !matches!(e.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
             {
-                tracing::error!(%e, "the ring cannot wait for its last answers");
-                break;
+                // Going on would give the buffers of I/Os in flight to others.
+                panic!("{}: the ring cannot be waited for: {e}", self.info.address);
             }
         }
         self.ring.borrow_mut().answers[self.number] = None;

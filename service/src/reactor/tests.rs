@@ -237,3 +237,16 @@ fn a_panic_in_a_poller_ends_the_process() {
     assert_eq!(signal, Some(nix::libc::SIGABRT), "{out:?}");
     assert!(String::from_utf8_lossy(&out.stderr).contains("an invariant does not hold"), "{out:?}");
 }
+
+#[test]
+fn a_core_that_cannot_be_had_is_said_and_the_reactor_runs() {
+    let here = core_affinity::get_core_ids().unwrap()[0].id;
+    let (_, reactors) = start(&[here, 1023, 5000], 4 << 20, Polling::Adaptive).unwrap();
+    assert_eq!(reactors.iter().map(ReactorHandle::core).collect::<Vec<_>>(), [Some(here), None, None]);
+    for reactor in reactors {
+        let (report, result) = mpsc::channel();
+        reactor.run(Box::new(move |r| report.send(r.number()).unwrap())).unwrap();
+        assert_eq!(result.recv_timeout(Duration::from_secs(60)), Ok(reactor.number()));
+        reactor.stop();
+    }
+}

@@ -272,22 +272,33 @@ fn start_one(number: u16, core: usize, memory: Memory, polling: Polling) -> std:
     let (bell, flag, shared) = (waker.clone(), stop.clone(), stats.clone());
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
     epoll.add(waker.event(), EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+    let (tell, told) = crossbeam_channel::bounded(1);
     let thread = std::thread::Builder::new().name(format!("reactor-{number}")).spawn(move || {
-        if !core_affinity::set_for_current(core_affinity::CoreId { id: core }) {
-            tracing::warn!("reactor {number} could not be pinned to core {core}: it runs where the kernel puts it");
-        }
-        let pool = Pool::new(memory, number);
-        let reactor = Reactor { number, pool, pollers: Vec::new(), added: Vec::new(), epoll, waker: bell };
         // A panic here has left an operation half done: nothing may go on as if it had not.
-        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(reactor, &inbox, &flag, &shared, polling)))
-            .is_err()
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let pinned = pin(core);
+            if !pinned {
+                tracing::warn!("reactor {number} could not be pinned to core {core}: it runs where the kernel puts it");
+            }
+            let _ = tell.send(pinned);
+            let pool = Pool::new(memory, number);
+            let reactor = Reactor { number, pool, pollers: Vec::new(), added: Vec::new(), epoll, waker: bell };
+            run(reactor, &inbox, &flag, &shared, polling)
+        }))
+        .is_err()
         {
             tracing::error!("reactor {number} panicked; the process ends so that no operation goes on half done");
             std::process::abort();
         }
     })?;
+    let core = told.recv().unwrap_or(false).then_some(core);
     let thread = Arc::new(std::sync::Mutex::new(Some(thread)));
-    Ok(ReactorHandle { number, core: Some(core), work, waker, stop, stats, last: Arc::default(), thread })
+    Ok(ReactorHandle { number, core, work, waker, stop, stats, last: Arc::default(), thread })
+}
+
+/// Pins the calling thread. The kernel's sets of cores, as the library makes them, end at 1024.
+fn pin(core: usize) -> bool {
+    core < 1024 && core_affinity::set_for_current(core_affinity::CoreId { id: core })
 }
 
 /// Divides the time since the start into busy and idle.
