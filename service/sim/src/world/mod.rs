@@ -140,7 +140,7 @@ enum ControlMail {
 }
 
 enum Control {
-    Mini(Mini),
+    Mini(Box<Mini>),
     Full(Box<Full>),
 }
 
@@ -228,7 +228,7 @@ impl World {
         let mut rng = Rng::new(mix(case.seed) ^ 0x5eed);
         let oracle = Oracle::new(case.volume_bytes() / 512, case.cache);
         let control = match case.campaign {
-            Campaign::Engine => Control::Mini(Mini::new(&case)),
+            Campaign::Engine => Control::Mini(Box::new(Mini::new(&case))),
             Campaign::Full => Control::Full(Box::new(Full::new(&case, &mut rng))),
         };
         World {
