@@ -40,8 +40,9 @@ pub fn log(default: &str) {
     let filter = tracing_subscriber::EnvFilter::try_from_env("RAIDD_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
     // A second call (in tests) keeps the first log.
-    let _ =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).try_init();
+    let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let _ = log.with_target(false).with_ansi(colours).try_init();
 }
 
 /// The page's address, from the option.
