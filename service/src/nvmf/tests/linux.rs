@@ -233,8 +233,14 @@ fn namespaces_come_and_go_while_a_host_is_connected() {
     rig.handle.remove_listener(rig.addr).unwrap();
     assert!(std::net::TcpStream::connect(rig.addr).is_err(), "nobody listens any more");
     assert!(queue.read(0, 1, 512).is_ok(), "its connections go on");
-    // The event request that is parked now does not keep the subsystem from going away.
+    // That namespace 3 went away is told to the next event request.
     admin_queue.submit(Sqe::new(admin::ASYNC_EVENT_REQUEST, 78, 0), &[]);
+    let pdu = admin_queue.receive().unwrap();
+    let Header::CapsuleResp(resp) = pdu.header() else { panic!("{pdu:?}") };
+    assert_eq!((resp.cqe.cid.get(), resp.cqe.dw0.get()), (78, 0x0004_0002));
+    assert_eq!(le32(&admin_queue.log(4, 0, 4096).unwrap(), 0), 3);
+    // The event request that is parked now does not keep the subsystem from going away.
+    admin_queue.submit(Sqe::new(admin::ASYNC_EVENT_REQUEST, 79, 0), &[]);
     rig.handle.remove_subsystem(NQN).unwrap();
     assert!(queue.receive().is_none() && admin_queue.receive().is_none(), "closed");
 }
