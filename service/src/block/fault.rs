@@ -27,7 +27,8 @@ pub struct Kinds {
 /// What happens to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// They are answered with this and not done.
+    /// They are answered with this and not done. A read error goes away where the range is written, as on a medium that
+    /// remaps its bad sectors.
     Fail(IoStatus),
     /// They are answered this many nanoseconds late.
     Delay(u64),
@@ -66,6 +67,28 @@ impl Faults {
         list.push(fault);
         self.version.fetch_add(1, Ordering::AcqRel);
         fault.id
+    }
+
+    /// A range is written: what could not be read there can be read again, as on a medium whose bad sectors are remapped.
+    fn rewritten(&self, offset: u64, len: u64) {
+        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        let end = offset.saturating_add(len);
+        let mut out = Vec::with_capacity(list.len() + 1);
+        for f in list.drain(..) {
+            let last = f.offset.saturating_add(f.len);
+            if f.effect != Effect::Fail(IoStatus::ReadError) || end <= f.offset || last <= offset {
+                out.push(f);
+                continue;
+            }
+            if f.offset < offset {
+                out.push(Fault { len: offset - f.offset, ..f });
+            }
+            if end < last {
+                out.push(Fault { offset: end, len: last - end, ..f });
+            }
+        }
+        *list = out;
+        self.version.fetch_add(1, Ordering::AcqRel);
     }
 
     /// The faults in force.
@@ -182,7 +205,14 @@ impl BlockDevice for FaultDevice {
                 self.met.push(Met { io, fault, segs });
                 Ok(())
             }
-            None => self.inner.submit(io, segs),
+            None => {
+                self.inner.submit(io, segs)?;
+                let writes = matches!(io.op, IoOp::Write { .. } | IoOp::Zero { .. });
+                if writes && self.faults.iter().any(|f| f.effect == Effect::Fail(IoStatus::ReadError)) {
+                    self.shared.rewritten(io.offset, io.len);
+                }
+                Ok(())
+            }
         }
     }
 

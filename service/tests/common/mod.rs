@@ -68,7 +68,18 @@ impl Daemon {
         let log = dir.path("raidd.log");
         let out = fs::OpenOptions::new().create(true).append(true).open(&log).expect("a log");
         let child = Command::new(env!("CARGO_BIN_EXE_raidd"))
-            .args(["serve", "--http", "none", "--reactors", "2", "--buffer-mib", "32", "--assembly-wait", "1", "--state-dir"])
+            .args([
+                "serve",
+                "--http",
+                "none",
+                "--reactors",
+                "2",
+                "--buffer-mib",
+                "32",
+                "--assembly-wait",
+                "1",
+                "--state-dir",
+            ])
             .arg(&state)
             .args(extra)
             .stdin(Stdio::null())
@@ -125,7 +136,11 @@ impl Daemon {
     /// `raidctl` that must be refused; its message.
     pub fn refused(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
-        assert!(!output.status.success(), "raidctl {arguments:?} was not refused: {}", String::from_utf8_lossy(&output.stdout));
+        assert!(
+            !output.status.success(),
+            "raidctl {arguments:?} was not refused: {}",
+            String::from_utf8_lossy(&output.stdout)
+        );
         String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
@@ -144,6 +159,20 @@ impl Daemon {
                 self.log()
             );
             std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Waits until the process has ended by itself, well or not.
+    pub fn wait_end(&mut self, well: bool) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            if let Some(status) = self.child.as_mut().and_then(|c| c.try_wait().expect("a child")) {
+                assert_eq!(status.success(), well, "raidd ended with {status}: {}", self.log());
+                self.child = None;
+                return;
+            }
+            assert!(Instant::now() < deadline, "raidd goes on: {}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 
