@@ -34,6 +34,10 @@ pub enum Break {
     SkipRebuild,
     /// Flushes of members are answered and not done.
     SkipFlush,
+    /// Flushes that the manager orders are answered and not done.
+    SkipManagerFlush,
+    /// Resync steps are answered and not done.
+    SkipResync,
     /// FUA is ignored.
     IgnoreFua,
     /// Some answers of members never come.
@@ -58,6 +62,8 @@ pub const ALL: &[(Break, &str, &str)] = &[
     (Break::EarlyDirty, "early-dirty", "the dirty mark is published before it is durable"),
     (Break::SkipRebuild, "skip-rebuild", "stripes are left out of a rebuild"),
     (Break::SkipFlush, "skip-flush", "flushes of members are answered and not done"),
+    (Break::SkipManagerFlush, "skip-manager-flush", "flushes that the manager orders are answered and not done"),
+    (Break::SkipResync, "skip-resync", "resync steps are answered and not done"),
     (Break::IgnoreFua, "ignore-fua", "FUA is ignored"),
     (Break::LoseAnswer, "lose-answer", "some answers of members never come"),
     (Break::ReadBehind, "read-behind", "lanes read for others although their view is not the newest"),

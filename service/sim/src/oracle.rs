@@ -16,10 +16,11 @@ pub type OpId = u64;
 struct Entry {
     value: Value,
     op: OpId,
+    began: u64,
     done: Option<u64>,
 }
 
-/// A value that is volatile, or that is durable under volatile ones (`done` is 0 then).
+/// A value that a power cut may bring back. `began` is 0 if it cannot have replaced anything for sure.
 #[derive(Clone, Copy)]
 struct Past {
     value: Value,
@@ -107,10 +108,11 @@ impl Oracle {
             let settled = &mut self.settled[sector as usize];
             let entries = self.open.entry(sector).or_default();
             if *settled != OPEN {
-                entries.push(Entry { value: *settled, op: 0, done: Some(0) });
+                // It is the only value now, so it has replaced everything before.
+                entries.push(Entry { value: *settled, op: 0, began, done: Some(began) });
                 *settled = OPEN;
             }
-            entries.push(Entry { value, op, done: None });
+            entries.push(Entry { value, op, began, done: None });
         }
         for read in self.reads.values_mut().filter(|r| r.from < to && from < r.to) {
             read.later.push((from, to, value));
@@ -128,10 +130,10 @@ impl Oracle {
                 let past = self.past.entry(sector).or_default();
                 for e in entries.iter().filter(|e| e.op != op && e.done.is_some_and(|d| d <= began)) {
                     if past.iter().all(|p| p.value != e.value) {
-                        past.push(Past { value: e.value, began: 0, done: 0 });
+                        past.push(Past { value: e.value, began: e.began, done: e.done.unwrap_or(now) });
                     }
                 }
-                past.push(Past { value, began, done: now });
+                past.push(Past { value, began: if ok { began } else { 0 }, done: now });
             } else if ok && let Some(past) = self.past.get_mut(&sector) {
                 past.retain(|p| p.done > began);
             }
@@ -244,12 +246,12 @@ impl Oracle {
             let settled = &mut self.settled[sector as usize];
             let entries = self.open.entry(sector).or_default();
             if *settled != OPEN {
-                entries.push(Entry { value: *settled, op: 0, done: Some(now) });
+                entries.push(Entry { value: *settled, op: 0, began: now, done: Some(now) });
                 *settled = OPEN;
             }
             let known: BTreeSet<Value> = entries.iter().map(|e| e.value).collect();
             let more: BTreeSet<Value> = past.iter().map(|p| p.value).collect();
-            entries.extend(more.difference(&known).map(|v| Entry { value: *v, op: 0, done: Some(now) }));
+            entries.extend(more.difference(&known).map(|v| Entry { value: *v, op: 0, began: 0, done: Some(now) }));
             self.collapse(sector);
         }
     }
@@ -346,6 +348,21 @@ mod tests {
         assert!(compare(&mut o, None, false) && !compare(&mut o, None, true));
         o.begin_write(1, 0, 1, 11);
         assert!(compare(&mut o, Some(11), true) && compare(&mut o, Some(11), false));
+    }
+
+    #[test]
+    fn of_two_writes_at_a_time_a_flush_makes_either_durable() {
+        let mut o = Oracle::new(1, true);
+        o.begin_write(1, 0, 1, 11);
+        o.begin_write(2, 0, 1, 12);
+        o.end_write(1, true, false);
+        o.end_write(2, true, true);
+        let moment = o.now();
+        o.begin_write(3, 0, 1, 13);
+        o.end_write(3, true, false);
+        o.flushed(moment);
+        o.crash(true);
+        assert!(may(&mut o, 11) && may(&mut o, 12) && may(&mut o, 13) && !may(&mut o, 0));
     }
 
     #[test]

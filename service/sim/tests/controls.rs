@@ -32,12 +32,14 @@ fn words(broken: Break) -> &'static [&'static str] {
         Break::SkipFlush | Break::IgnoreFua => &["still volatile"],
         Break::LoseAnswer => &["no progress"],
         Break::SkipRedundancy | Break::LoseTerm | Break::PlainXor => &["holds", "differ", "does not match", "compare"],
+        Break::SkipManagerFlush => &["holds", "was refused", "still volatile"],
         _ => &["holds", "differ", "does not match", "compare found"],
     }
 }
 
 fn must_find(broken: Break) {
-    let what = found(broken, Campaign::Engine);
+    let full = broken == Break::SkipManagerFlush;
+    let what = found(broken, if full { Campaign::Full } else { Campaign::Engine });
     let words = words(broken);
     assert!(words.iter().any(|w| what.contains(w)), "{}: found by accident? {what}", broken.name());
 }
@@ -75,6 +77,8 @@ controls! {
     dirty_marks_published_too_early_are_found: EarlyDirty,
     rebuilds_that_leave_stripes_out_are_found: SkipRebuild,
     skipped_flushes_are_found: SkipFlush,
+    skipped_flushes_of_the_manager_are_found: SkipManagerFlush,
+    skipped_resyncs_are_found: SkipResync,
     ignored_fua_is_found: IgnoreFua,
     lost_answers_are_found: LoseAnswer,
     reads_behind_the_newest_view_are_found: ReadBehind,
@@ -82,7 +86,7 @@ controls! {
 
 #[test]
 fn the_full_campaign_finds_faults_too() {
-    for broken in [Break::SkipWrite, Break::SkipRedundancy, Break::SkipFlush, Break::LoseAnswer] {
+    for broken in [Break::SkipWrite, Break::SkipRedundancy, Break::SkipResync, Break::SkipFlush, Break::LoseAnswer] {
         found(broken, Campaign::Full);
     }
 }

@@ -15,6 +15,9 @@ impl World {
         let rows = g.extent / BLOCK;
         for (n, group) in volume.groups.iter().enumerate() {
             if !group.synced {
+                if self.resync_was_cancelled() {
+                    continue;
+                }
                 return self.fail(format!("group {n} is still not synced at the end"));
             }
             for row in 0..rows {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use raid_core::action::{Event, MemberId, Op, ReqTag, Request, VolumeId};
+use raid_core::action::{Event, MemberId, Op, ReqStatus, ReqTag, Request, VolumeId};
 use raid_core::geometry::Level;
 use raid_core::manager::{
     Answer, ArraySpec, Command, CommandTag, Config, DeviceId, DeviceInfo, ErrorKind, ManageError, Manager,
@@ -15,6 +15,7 @@ use raid_core::view::{MemberState, SlotState};
 
 use super::io::Owner;
 use super::{CONTROL, Control, ControlMail, Ev, HOST, LaneMail, Round, Stage, World};
+use crate::breaks::Break;
 use crate::case::Case;
 use crate::drive::{Drive, Kind};
 use crate::rng::Rng;
@@ -31,6 +32,8 @@ pub(super) enum Step {
     Bring,
     /// The process dies.
     Crash,
+    /// Somebody does something to the array, sensible or not.
+    Operate,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +44,7 @@ enum Asked {
     Bring,
     Fail,
     Stop,
+    Operate,
 }
 
 /// See the module's head.
@@ -54,7 +58,12 @@ pub(super) struct Full {
     spares: u32,
     due: u32,
     crash_due: bool,
-    crash_at: Option<u32>,
+    /// Crashes of this round.
+    crashes: u32,
+    /// An operation was cancelled: nobody promises that it is taken up again.
+    cancelled: bool,
+    /// Volumes that were made beside the one under test.
+    others: Vec<u32>,
     tick: Option<Tick>,
     uuid: u64,
     /// Bytes of a drive.
@@ -74,7 +83,9 @@ impl Full {
             spares: case.spares,
             due: 0,
             crash_due: false,
-            crash_at: None,
+            crashes: 0,
+            cancelled: false,
+            others: Vec::new(),
             tick: None,
             uuid: case.seed << 20,
             size,
@@ -114,6 +125,15 @@ impl Full {
 fn info(drive: usize, size: u64) -> DeviceInfo {
     let id = DeviceId(drive as u16);
     DeviceInfo { id, address: format!("drive{drive}"), size, block_size: 512, fast_zero: true }
+}
+
+/// What a drive says of itself.
+fn superblock(drive: &Drive) -> Option<ondisk::Superblock> {
+    [0, ondisk::end_copy_offset(drive.size())].into_iter().find_map(|at| {
+        let mut bytes = vec![0; ondisk::SUPERBLOCK_BYTES as usize];
+        drive.read(at, &mut bytes);
+        ondisk::Superblock::decode(&bytes).ok()
+    })
 }
 
 impl World {
@@ -251,6 +271,11 @@ impl World {
                     let op = if rebuild { Op::Rebuild { group, stripe } } else { Op::Resync { group, stripe } };
                     let lane = self.lane_of(self.case.geometry.shard(group, stripe));
                     let request = Request { tag: ReqTag(HOST | tag.0), volume, op };
+                    if self.broken == Some(Break::SkipResync) && !rebuild {
+                        let mail = ControlMail::Maintained(tag.0, ReqStatus::Ok);
+                        self.send(lane, CONTROL, Ev::ToControl(mail));
+                        continue;
+                    }
                     self.send(CONTROL, lane, Ev::ToLane(lane, LaneMail::Submit(request)));
                 }
                 ManagerAction::Reply { tag, result } => self.full_reply(tag.0, result),
@@ -292,6 +317,10 @@ impl World {
                 self.full().due -= 1;
                 self.bring();
             }
+            Step::Operate => {
+                self.full().due -= 1;
+                self.operate();
+            }
             Step::Crash => {
                 self.full().crash_due = false;
                 if self.stage == Stage::Load {
@@ -316,18 +345,7 @@ impl World {
             return;
         }
         self.full().spares -= 1;
-        let size = self.full().size;
-        let mut drive = Drive::new(size, self.case.cache);
-        // It was used before: what the rebuild leaves out must show. Foreign signatures are not what this is about.
-        let mut at = 1 << 20;
-        let junk = vec![0x99; 65536];
-        while at + junk.len() as u64 <= size {
-            drive.apply(0, at, &junk);
-            at += junk.len() as u64;
-        }
-        drive.complete(0, true, 0);
-        let device = info(self.drives.len(), size);
-        self.drives.push(drive);
+        let device = self.used_drive();
         let uuid = self.full().uuid();
         let member = MemberId(self.rng.pick(&failed));
         let command = if self.rng.percent(50) {
@@ -336,6 +354,21 @@ impl World {
             Command::ReplaceMember { member, device: Some(device), uuid, wipe: true }
         };
         self.full_command(Asked::Bring, command);
+    }
+
+    /// A new drive. It was used before: what a rebuild leaves out must show. Foreign signatures are not what this is about.
+    fn used_drive(&mut self) -> DeviceInfo {
+        let size = self.full().size;
+        let mut drive = Drive::new(size, self.case.cache);
+        let mut at = 1 << 20;
+        let junk = vec![0x99; 65536];
+        while at + junk.len() as u64 <= size {
+            drive.apply(0, at, &junk);
+            at += junk.len() as u64;
+        }
+        drive.complete(0, true, 0);
+        self.drives.push(drive);
+        info(self.drives.len() - 1, size)
     }
 
     /// An operator fails a member.
@@ -363,27 +396,72 @@ impl World {
             }
             (Asked::Stop, Ok(_)) => self.stopped(),
             (Asked::Stop, Err(_)) if self.havoc() => self.stage = Stage::Over,
-            (Asked::Bring, Ok(_)) | (Asked::Fail, Ok(_)) => {}
-            (Asked::Bring | Asked::Fail, Err(e)) if e.kind == ErrorKind::FailedPrecondition || self.havoc() => {}
+            (Asked::Operate, Ok(Answer::Volume(VolumeId(id)))) => self.full().others.push(id),
+            (Asked::Operate, Err(e)) if e.kind == ErrorKind::Corrupt => self.fail(format!("corrupt: {e}")),
+            (Asked::Bring | Asked::Fail | Asked::Operate, Ok(_)) | (Asked::Operate, Err(_)) => {}
+            // The member may have been removed meanwhile, or there is too little redundancy left to fail it.
+            (Asked::Bring | Asked::Fail, Err(e))
+                if matches!(e.kind, ErrorKind::FailedPrecondition | ErrorKind::NotFound) || self.havoc() => {}
             (asked, Err(e)) => self.fail(format!("{asked:?} was refused: {e}")),
             (asked, Ok(answer)) => self.fail(format!("{asked:?} was answered with {answer:?}")),
         }
     }
 
-    /// Begins a round; in a calm one the process may die.
+    /// Begins a round, or goes on with it after a crash. The process may die in it; not while blocks are unreadable, which
+    /// a volume that is not resynced cannot make good.
     fn full_round(&mut self) {
         self.begin_round();
-        let may = self.current_round() == Round::Calm && self.case.track_dirty && self.full().crash_at.is_none();
-        if may && self.rng.percent(60) {
-            self.full().crash_at = Some(0);
+        let may = matches!(self.current_round(), Round::Calm | Round::Members) && self.case.track_dirty;
+        if may && self.full().crashes < 3 && self.rng.percent(45) {
             self.full().crash_due = true;
             let delay = self.rng.range(20_000, 1_500_000);
             self.clock.after(delay, Ev::Full(Step::Crash));
         }
+        for _ in 0..self.rng.below(4) {
+            self.full().due += 1;
+            let delay = self.rng.range(10_000, 3_000_000);
+            self.clock.after(delay, Ev::Full(Step::Operate));
+        }
+    }
+
+    /// A command at a random moment. It may be refused; the volume must not suffer either way.
+    fn operate(&mut self) {
+        if self.full().stopping || self.full().manager.is_none() {
+            return;
+        }
+        let members = self.view.members.len() as u64;
+        let member = MemberId(self.rng.below(members + 1) as u16);
+        let command = match self.rng.below(5) {
+            0 if self.full().spares > 0 => {
+                self.full().spares -= 1;
+                let device = self.used_drive();
+                let uuid = self.full().uuid();
+                Command::AddMember { device, uuid, wipe: true }
+            }
+            1 => Command::RemoveMember(member),
+            2 => {
+                self.full().cancelled = true;
+                Command::CancelOperation(self.rng.range(1, 12))
+            }
+            3 => {
+                let uuid = self.full().uuid();
+                let name = format!("other-{}", u16::from_le_bytes([uuid[0], uuid[1]]));
+                // It must survive what the volume under test survives, or its loss would rightly refuse the assembly.
+                let level = if self.case.geometry.level == Level::Raid0 { Level::Raid0 } else { Level::Raid1 };
+                let (chunk, size) = (65536, Some(65536));
+                let (block_size, policy) = (512, Policy::Resync);
+                Command::CreateVolume(VolumeSpec { name, uuid, level, width: None, chunk, size, block_size, policy })
+            }
+            _ => {
+                let Some(volume) = self.full().others.pop() else { return };
+                Command::DeleteVolume(VolumeId(volume))
+            }
+        };
+        self.full_command(Asked::Operate, command);
     }
 
     pub(super) fn full_between_rounds(&mut self) {
-        self.full().crash_at = None;
+        self.full().crashes = 0;
         if self.rng.percent(50) {
             self.stage = Stage::Starting;
             self.full().stopping = true;
@@ -407,10 +485,16 @@ impl World {
 
     fn crash(&mut self) {
         self.stats.crashes += 1;
+        self.full().crashes += 1;
         let power = self.case.cache && self.rng.percent(50);
         self.trace.note(self.clock.now(), || format!("CRASH, {}", if power { "power lost" } else { "drives go on" }));
         self.let_go(power);
         self.oracle.crash(power);
+        // What nobody noticed yet is over: a member lost while a mirror is not resynced may change what is read from it.
+        for drive in &mut self.drives {
+            (drive.faults.fail_writes, drive.faults.full) = (0, false);
+            drive.faults.bad.clear();
+        }
         self.assemble(false);
     }
 
@@ -427,6 +511,7 @@ impl World {
         self.forget_mail();
         self.forget_faults();
         let full = self.full();
+        full.cancelled = false;
         (full.manager, full.due, full.crash_due, full.tick, full.stopping) = (None, 0, false, None, false);
         full.asked.clear();
         full.broadcasts.clear();
@@ -441,8 +526,10 @@ impl World {
             .volume(self.volume)
             .is_none_or(|v| v.groups.iter().any(|g| g.slots.iter().any(|s| s.state != SlotState::InSync)));
         let parity = matches!(self.case.geometry.level, Level::Raid5 | Level::Raid6);
-        let mut drives: Vec<usize> = (0..self.drives.len()).filter(|d| self.drives[*d].faults.dead.is_none()).collect();
-        let whole = drives.len() == self.drives.len();
+        let mut drives: Vec<usize> = (0..self.drives.len())
+            .filter(|d| self.drives[*d].faults.dead.is_none() && superblock(&self.drives[*d]).is_some())
+            .collect();
+        let whole = self.drives.iter().all(|d| d.faults.dead.is_none());
         if clean && self.rng.percent(30) {
             let out = drives[self.rng.below(drives.len() as u64) as usize];
             if self.bearable(out) && self.devices.contains(&Some(out)) {
@@ -453,7 +540,8 @@ impl World {
         let size = self.full().size;
         let devices = drives.into_iter().map(|d| info(d, size)).collect();
         // Degraded and dirty is refused, and so is too little; both are right, and the end of the case.
-        let may_refuse = self.havoc() || (!clean && parity && (degraded || !whole));
+        let members = self.current_round() == Round::Members;
+        let may_refuse = self.havoc() || (!clean && parity && (degraded || !whole || members));
         let (now, config) = (self.clock.now(), self.tuning());
         let history = self.full().uuid();
         let tag = self.full().command(Asked::Assemble { may_refuse });
@@ -466,9 +554,7 @@ impl World {
     pub(super) fn mark_on_drives(&self) -> bool {
         let mut newest: Option<ondisk::Config> = None;
         for drive in self.devices.iter().flatten().map(|d| &self.drives[*d]) {
-            let mut bytes = vec![0; ondisk::SUPERBLOCK_BYTES as usize];
-            drive.read(0, &mut bytes);
-            let Ok(sb) = ondisk::Superblock::decode(&bytes) else { continue };
+            let Some(sb) = superblock(drive) else { continue };
             for slot in 0..2 {
                 let mut bytes = vec![0; sb.slot_len as usize];
                 drive.read(sb.slot_offset + slot * u64::from(sb.slot_len), &mut bytes);
@@ -482,13 +568,18 @@ impl World {
         newest.is_some_and(|c| c.volumes.iter().any(|v| v.id == self.volume.0 && v.dirty))
     }
 
+    /// Somebody cancelled an operation; nobody takes it up again before the next assembly or change of members.
+    pub(super) fn resync_was_cancelled(&self) -> bool {
+        matches!(&self.control, Control::Full(full) if full.cancelled)
+    }
+
     /// At rest no spare stands idle while a slot is missing, and no resync was forgotten.
     pub(super) fn full_check_rest(&mut self) {
         let view = self.view.clone();
         let Some(volume) = view.volume(self.volume).filter(|v| v.online) else { return };
         let whole = volume.groups.iter().all(|g| g.slots.iter().all(|s| s.state == SlotState::InSync));
         let spare = view.members.contains(&MemberState::Spare);
-        if !whole && spare && !self.havoc() {
+        if !whole && spare && !self.havoc() && !self.full().cancelled {
             self.fail(format!("degraded at rest, with a spare at hand: {}", super::trace::view(&view)));
         }
     }

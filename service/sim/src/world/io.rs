@@ -51,7 +51,10 @@ impl World {
             found: Vec::new(),
         };
         self.spoil(&mut io);
-        let broken_flush = self.broken == Some(Break::SkipFlush);
+        let broken_flush = match io.owner {
+            Owner::Engine { .. } => self.broken == Some(Break::SkipFlush),
+            Owner::Meta { .. } => self.broken == Some(Break::SkipManagerFlush),
+        };
         if kind == Kind::Flush && !broken_flush {
             self.drives[drive].begin_flush(id);
         }

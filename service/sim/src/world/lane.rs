@@ -34,11 +34,11 @@ impl World {
     pub(super) fn make_lanes(&mut self) {
         let needed = Engine::scratch_needed(&self.case.geometry) * self.case.scratch;
         let (requests, stripes, ios) = self.case.slabs;
+        let handle_every_release = self.rng.percent(10);
         self.lanes = (0..self.case.lanes)
             .map(|_| {
                 let scratch = BufAddr::new(self.memory.alloc(needed as usize, 0xee), 0);
-                let config =
-                    Config { requests, stripes, ios, scratch, scratch_len: needed, handle_every_release: false };
+                let config = Config { requests, stripes, ios, scratch, scratch_len: needed, handle_every_release };
                 Lane {
                     engine: Engine::new(config, Arc::new(View::default())),
                     waiting: VecDeque::new(),
