@@ -139,7 +139,7 @@ impl Case {
             slabs,
             scratch: rng.pick(&[1, 1, 2, 8]),
             track_dirty: rng.percent(50),
-            unsynced: !full && !havoc && rng.percent(20),
+            unsynced: !full && rng.percent(20),
             cache: rng.percent(40),
             requests: rng.range(40, 240) as u32,
             depth: rng.pick(&[1, 4, 16, 32, 64]),

@@ -188,6 +188,17 @@ impl Drive {
         }
     }
 
+    /// What a cut of the power cannot take away.
+    pub fn read_durable(&self, offset: u64, bytes: &mut [u8]) {
+        self.read(offset, bytes);
+        let Some(cache) = &self.cache else { return };
+        let first = offset / SECTOR as u64;
+        for (sector, durable) in cache.durable.range(first..first + (bytes.len() / SECTOR) as u64) {
+            let at = (sector - first) as usize * SECTOR;
+            bytes[at..at + SECTOR].copy_from_slice(durable);
+        }
+    }
+
     /// A write that completed before `moment` and is still volatile.
     pub fn volatile_before(&self, moment: u64) -> Option<u64> {
         let cache = self.cache.as_ref()?;
@@ -291,6 +302,9 @@ mod tests {
             write(&mut d, 3, 1, 1, 3, false);
             d.end_flush(2);
             assert_eq!((sector(&d, 0), sector(&d, 1)), (1, 3), "reads see volatile writes");
+            let mut durable = [7; 2 * SECTOR];
+            d.read_durable(0, &mut durable);
+            assert_eq!((durable[0], durable[SECTOR]), (1, 0));
             assert_eq!(d.volatile_before(10), Some(3));
             d.cut_power(&mut Rng::new(seed));
             assert_eq!(sector(&d, 0), 1, "flushed");

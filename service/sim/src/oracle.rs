@@ -79,9 +79,12 @@ impl Oracle {
         self.settled.len() as u64
     }
 
-    /// What a sector holds from the start.
-    pub fn set_initial(&mut self, sector: u64, value: Value) {
-        self.settled[sector as usize] = value;
+    /// What a sector holds from the start: one of these values.
+    pub fn set_initial(&mut self, sector: u64, values: std::ops::RangeInclusive<Value>) {
+        let entry = |value| Entry { value, op: 0, began: 0, done: Some(0) };
+        self.settled[sector as usize] = OPEN;
+        self.open.insert(sector, values.map(entry).collect());
+        self.collapse(sector);
     }
 
     /// The one value that a sector can have now, if there is but one.

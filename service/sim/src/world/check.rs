@@ -15,7 +15,7 @@ impl World {
         let rows = g.extent / BLOCK;
         for (n, group) in volume.groups.iter().enumerate() {
             if !group.synced {
-                if self.resync_was_cancelled() {
+                if self.havoc() || self.resync_was_cancelled() {
                     continue;
                 }
                 return self.fail(format!("group {n} is still not synced at the end"));

@@ -98,7 +98,10 @@ impl World {
         let mut any = false;
         for row in first..(first + count).min(g.extent / BLOCK) {
             let hit = self.injector.media.entry((group, row)).or_default();
-            hit.insert(slot);
+            // Once only: a block that goes bad again right after its rewrite is a member that fails, and rightly so.
+            if !hit.insert(slot) && !self.case.lossy() {
+                continue;
+            }
             let readable: Vec<bool> = groups[group]
                 .slots
                 .iter()

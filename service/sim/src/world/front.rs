@@ -431,25 +431,36 @@ impl World {
         None
     }
 
-    /// What a FUA write wrote, and its parity, is durable. Only where no other write or repair can have come after it.
+    /// What a FUA write wrote is durable on every copy. Its parity too, which can be told only where no other write or
+    /// repair can have come after it.
     fn check_fua(&self, open: &Open) -> Option<String> {
         let volume = self.view.volume(self.volume).filter(|_| self.view.generation == open.generation)?;
-        if open.crowded || !matches!(self.current_round(), Round::Calm | Round::Members) || self.resyncing() {
-            return None;
-        }
+        let alone = !open.crowded && !self.resyncing();
+        let alone = alone && matches!(self.current_round(), Round::Calm | Round::Members);
         let g = &volume.geometry;
-        for sector in (open.from & !7..open.to).step_by(8) {
+        for sector in open.from..open.to {
             let place = g.place(sector * SECTOR as u64);
             let group = &volume.groups[place.group as usize];
-            let row = u64::from(place.stripe) * u64::from(g.chunk) + u64::from(place.offset & !4095);
-            for column in std::iter::once(place.column).chain(g.data_columns()..g.columns()) {
-                for slot in g.slots(place.stripe, column).iter().map(|s| group.slots[usize::from(s)]) {
+            let at = u64::from(place.stripe) * u64::from(g.chunk) + u64::from(place.offset);
+            let slots = |column| g.slots(place.stripe, column).iter().map(|s| group.slots[usize::from(s)]);
+            let live = |column| slots(column).filter(|s| s.state == SlotState::InSync);
+            if self.oracle.certain(sector) == Some(open.value) {
+                for slot in live(place.column) {
                     let Some(drive) = self.devices[usize::from(slot.member.0)] else { continue };
-                    if slot.state == SlotState::InSync
-                        && let Some(io) = self.drives[drive].volatile_in(slot.offset + row, 4096)
-                    {
-                        return Some(format!("FUA, and io {io} of member {} is still volatile", slot.member.0));
+                    let mut bytes = [0; SECTOR];
+                    self.drives[drive].read_durable(slot.offset + at, &mut bytes);
+                    if !pattern::is(&bytes, open.value, sector) {
+                        return Some(format!("FUA, and sector {sector} is still volatile on member {}", slot.member.0));
                     }
+                }
+            }
+            if !alone || sector % 8 != 0 {
+                continue;
+            }
+            for slot in (g.data_columns()..g.columns()).flat_map(live) {
+                let Some(drive) = self.devices[usize::from(slot.member.0)] else { continue };
+                if let Some(io) = self.drives[drive].volatile_in(slot.offset + at, 4096) {
+                    return Some(format!("FUA, and io {io} of parity on member {} is still volatile", slot.member.0));
                 }
             }
         }

@@ -48,6 +48,8 @@ struct Job {
     next: u32,
     in_flight: u32,
     failed: bool,
+    /// Some group was left as it was.
+    incomplete: bool,
     ready: bool,
 }
 
@@ -66,6 +68,8 @@ pub(super) struct Mini {
     after: BTreeMap<u64, Then>,
     next_tag: u64,
     job: Option<Job>,
+    /// A resync did not get through: it is not tried again.
+    gave_up: bool,
     steps: BTreeMap<u64, ()>,
 }
 
@@ -102,6 +106,7 @@ impl Mini {
             after: BTreeMap::new(),
             next_tag: 1,
             job: None,
+            gave_up: false,
             steps: BTreeMap::new(),
         }
     }
@@ -165,8 +170,10 @@ impl World {
                 }
             }
         }
+        // The first copy counts, unless it is lost before the others are made equal.
+        let last = if self.havoc() { INITIAL + u32::from(g.copies()) - 1 } else { INITIAL };
         for sector in 0..self.oracle.sectors() {
-            self.oracle.set_initial(sector, INITIAL);
+            self.oracle.set_initial(sector, INITIAL..=last);
         }
         for drive in &mut self.drives {
             drive.complete(0, true, 0);
@@ -382,13 +389,23 @@ impl World {
         let wanted = |f: &dyn Fn(&GroupView) -> bool| -> VecDeque<u32> {
             (0..groups.len() as u32).filter(|g| f(&groups[*g as usize])).collect()
         };
-        let resync = wanted(&|g| !g.synced);
-        let rebuild = wanted(&|g| g.synced && g.slots.iter().any(|s| s.state == SlotState::Rebuilding));
+        let gave_up = mini.gave_up;
+        let resync = wanted(&|g| !g.synced && !gave_up);
+        let rebuild = wanted(&|g| (g.synced || gave_up) && g.slots.iter().any(|s| s.state == SlotState::Rebuilding));
         let (rebuild, groups) = if resync.is_empty() { (true, rebuild) } else { (false, resync) };
         if groups.is_empty() {
             return;
         }
-        mini.job = Some(Job { rebuild, groups, group: 0, next: u32::MAX, in_flight: 0, failed: false, ready: false });
+        mini.job = Some(Job {
+            rebuild,
+            groups,
+            group: 0,
+            next: u32::MAX,
+            in_flight: 0,
+            failed: false,
+            incomplete: false,
+            ready: false,
+        });
         self.mini_publish(Then::Run);
     }
 
@@ -405,6 +422,7 @@ impl World {
                 // Between two groups.
                 if job.next != u32::MAX {
                     let (rebuild, group, failed) = (job.rebuild, job.group as usize, job.failed);
+                    job.incomplete |= failed;
                     if !failed && online {
                         let group = &mut mini.view.volumes[0].groups[group];
                         if rebuild {
@@ -422,6 +440,7 @@ impl World {
                     Some(group) => (job.group, job.next, job.failed) = (group, 0, false),
                     None => {
                         let resynced = !job.rebuild && online;
+                        mini.gave_up |= resynced && job.incomplete;
                         mini.job = None;
                         if resynced {
                             self.mini_later(Step::Work);
