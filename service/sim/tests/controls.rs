@@ -31,9 +31,11 @@ fn words(broken: Break) -> &'static [&'static str] {
         Break::EarlyDirty => &["dirty mark"],
         Break::SkipFlush | Break::IgnoreFua => &["still volatile"],
         Break::LoseAnswer => &["no progress"],
-        Break::SkipRedundancy | Break::LoseTerm | Break::PlainXor => &["holds", "differ", "does not match", "compare"],
+        Break::SkipRedundancy | Break::LoseTerm | Break::PlainXor => {
+            &["holds", "differ", "does not match", "compare", "still volatile"]
+        }
         Break::SkipManagerFlush => &["holds", "was refused", "still volatile"],
-        _ => &["holds", "differ", "does not match", "compare found"],
+        _ => &["holds", "differ", "does not match", "compare found", "still volatile"],
     }
 }
 

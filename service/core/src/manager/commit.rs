@@ -149,6 +149,9 @@ impl Manager {
                 self.identity.name
             );
             self.notice(Severity::Error, "array-failed", None, None, message);
+            // Nobody goes on with them, and whoever waits for their end must not wait for ever.
+            self.maintenance.abort();
+            self.end_operations();
         }
         self.committed = self.wanted.clone();
         self.publish(self.sequence);

@@ -445,7 +445,7 @@ impl Manager {
     }
 
     /// No work is left that can be done: running operations have ended, well or not.
-    fn end_operations(&mut self) {
+    pub(super) fn end_operations(&mut self) {
         let mut ended = Vec::new();
         for i in 0..self.maintenance.operations.len() {
             let o = &self.maintenance.operations[i];

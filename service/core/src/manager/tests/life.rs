@@ -110,6 +110,29 @@ fn a_second_loss_during_a_rebuild_takes_the_volume_offline_and_nothing_else() {
     assert_eq!(w.command(Command::Stop), Ok(Answer::Done));
 }
 
+/// Found by the simulator: the rebuild was left `Running` for ever, and whoever waited for it with it.
+#[test]
+fn when_every_member_fails_the_running_rebuild_ends() {
+    let mut w = World::array(3, 1);
+    create(&mut w, Level::Raid1, 2, Some(2));
+    w.hold_stripes = true;
+    fail(&mut w, 0);
+    w.run();
+    assert!(w.held() > 0);
+    for member in [1, 2] {
+        w.disks.get_mut(&member).unwrap().broken = Some(IoStatus::DeviceError);
+        fail(&mut w, member);
+    }
+    w.run();
+    assert!(w.noticed("array-failed").is_some());
+    let status = w.manager.status();
+    let last = status.operations.last().unwrap();
+    assert_eq!(last.state, OperationState::Failed);
+    assert!(!last.reason.is_empty());
+    w.release();
+    w.run();
+}
+
 #[test]
 fn a_rebuild_target_that_fails_fails_only_itself() {
     let mut w = World::array(6, 2);
