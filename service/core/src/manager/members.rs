@@ -253,6 +253,15 @@ impl Manager {
                 format!("{} has {} bytes; a member of this array needs at least {needed}", d.address, d.size),
             ));
         }
+        if let Some(v) = self.wanted.volumes.iter().find(|v| v.block_size < d.block_size) {
+            return Err(refuse(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "{} has blocks of {} bytes, volume '{}' has blocks of {}: name a device with blocks of at most that size",
+                    d.address, d.block_size, v.name, v.block_size
+                ),
+            ));
+        }
         let mut config = self.wanted.clone();
         if let Some(first) = config.members.first().cloned() {
             config.members.push(crate::ondisk::MemberRecord { address: d.address.clone(), ..first });

@@ -153,6 +153,13 @@ impl Manager {
         if !matches!(spec.block_size, 512 | 4096) {
             return Err(invalid(format!("a volume's block size is 512 or 4096, not {}", spec.block_size)));
         }
+        // Healthy reads go to the members as the initiator asks, so its blocks must not be finer than theirs.
+        if let Some(d) = self.places.iter().filter_map(|p| p.device.as_ref()).find(|d| d.block_size > spec.block_size) {
+            return Err(invalid(format!(
+                "{} has blocks of {} bytes, so a volume with blocks of {} is not possible: use a block size of 4096",
+                d.address, d.block_size, spec.block_size
+            )));
+        }
         let active: Vec<u16> = (0..self.wanted.members.len() as u16)
             .filter(|m| self.wanted.members[usize::from(*m)].state == RecordState::Active)
             .filter(|m| self.live_device(*m).is_some())

@@ -65,6 +65,8 @@ struct World {
     maintained: Vec<(u32, u32, bool)>,
     fail_stripe: Option<u32>,
     zeroed: u64,
+    /// A disk with blocks of 4096 bytes.
+    coarse: Option<usize>,
 }
 
 impl World {
@@ -78,7 +80,7 @@ impl World {
             id: DeviceId(i as u16),
             address: format!("disk{i}"),
             size: self.disks[i].size,
-            block_size: 512,
+            block_size: if self.coarse == Some(i) { 4096 } else { 512 },
             fast_zero: true,
         }
     }
@@ -274,6 +276,26 @@ fn volumes_that_cannot_be_are_refused_with_the_reason() {
     assert_eq!(e.kind, ErrorKind::AlreadyExists);
     let e = w.command(&mut m, Command::Delete).unwrap_err();
     assert!(e.message.contains("delete them first"));
+}
+
+#[test]
+fn a_volumes_blocks_are_never_finer_than_its_members() {
+    let mut w = World::new(5);
+    w.coarse = Some(3);
+    let mut m = w.create(4, 0, false).unwrap();
+    let fine = VolumeSpec { block_size: 512, ..volume_spec(Level::Raid5) };
+    let e = w.command(&mut m, Command::CreateVolume(fine.clone())).unwrap_err();
+    assert!(e.message.contains("blocks of 4096 bytes") && m.status().volumes.is_empty(), "{e}");
+    w.volume(&mut m, Level::Raid5);
+
+    let mut w = World::new(4);
+    let mut m = w.create(3, 0, false).unwrap();
+    w.command(&mut m, Command::CreateVolume(fine)).unwrap();
+    w.coarse = Some(3);
+    let add = Command::AddMember { device: w.info(3), uuid: [0x77; 16], wipe: false };
+    let e = w.command(&mut m, add).unwrap_err();
+    assert!(e.message.contains("volume 'data' has blocks of 512"), "{e}");
+    assert_eq!(m.status().members.len(), 3);
 }
 
 #[test]
