@@ -74,6 +74,11 @@ impl World {
         if self.resyncing() && !self.havoc() {
             return;
         }
+        // A lane that does not know yet that a slot is in sync again would rightly call a block lost.
+        if !self.havoc() && self.lanes.iter().any(|l| l.view_tag != self.published) {
+            self.injector.pending += 1;
+            return self.clock.after(50_000, Ev::Fault);
+        }
         if media {
             self.spoil_blocks();
         } else {

@@ -530,7 +530,9 @@ impl World {
             .filter(|d| self.drives[*d].faults.dead.is_none() && superblock(&self.drives[*d]).is_some())
             .collect();
         let whole = self.drives.iter().all(|d| d.faults.dead.is_none());
-        if clean && self.rng.percent(30) {
+        // Another volume without redundancy may lie on any member.
+        let spared = self.case.geometry.level != Level::Raid0 || self.view.volumes.len() == 1;
+        if clean && spared && self.rng.percent(30) {
             let out = drives[self.rng.below(drives.len() as u64) as usize];
             if self.bearable(out) && self.devices.contains(&Some(out)) {
                 drives.retain(|d| *d != out);
