@@ -60,6 +60,11 @@ pub fn named(bytes: &[u8]) -> Option<(Value, u64)> {
     (head as u32 as u64 == MAGIC).then_some(((head >> 32) as u32, word(1)))
 }
 
+/// The value of a sector of data. Parity can begin like one by chance, so every byte is looked at.
+pub fn value_of(bytes: &[u8]) -> Option<Value> {
+    named(bytes).filter(|(value, sector)| is(bytes, *value, *sector)).map(|(value, _)| value)
+}
+
 /// A sector in words.
 pub fn describe(bytes: &[u8], sector: u64) -> String {
     match named(bytes) {

@@ -532,7 +532,8 @@ impl World {
         let whole = self.drives.iter().all(|d| d.faults.dead.is_none());
         // Another volume without redundancy may lie on any member.
         let spared = self.case.geometry.level != Level::Raid0 || self.view.volumes.len() == 1;
-        if clean && spared && self.rng.percent(30) {
+        // Without its resync a volume cannot do without a member, and is rightly refused.
+        if clean && spared && !self.resyncing() && self.rng.percent(30) {
             let out = drives[self.rng.below(drives.len() as u64) as usize];
             if self.bearable(out) && self.devices.contains(&Some(out)) {
                 drives.retain(|d| *d != out);

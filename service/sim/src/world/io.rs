@@ -154,7 +154,7 @@ impl World {
         if marked || bytes.len() < SECTOR {
             return;
         }
-        if let Some((value, _)) = pattern::named(&bytes[..SECTOR])
+        if let Some(value) = pattern::value_of(&bytes[..SECTOR])
             && self.oracle.in_flight(value)
             && !self.mark_on_drives()
         {
@@ -219,7 +219,7 @@ impl World {
                     Kind::Write { .. } if status != IoStatus::Ok => {
                         let bytes = self.memory.gather(self.lanes[lane].engine.segs(segs));
                         for sector in bytes.chunks_exact(SECTOR) {
-                            if let Some((value, _)) = pattern::named(sector) {
+                            if let Some(value) = pattern::value_of(sector) {
                                 self.missed.entry(value).or_default().insert(member);
                             }
                         }
