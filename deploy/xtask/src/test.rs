@@ -34,7 +34,7 @@ pub fn run(quick: bool) -> Result<(), String> {
     cargo("tests", &["test", "--workspace", "--no-fail-fast"])?;
     if !quick {
         cargo("release binaries", &["build", "--release", "--workspace", "--bins"])?;
-        cargo("simulation", &["run", "--release", "--quiet", "-p", "raidsim", "--", "sweep", "--minutes", "2"])?;
+        cargo("simulation", &["run", "--release", "--quiet", "-p", "raidsim", "--", "sweep", "--cases", "800"])?;
         cargo("demo", &["run", "--release", "--quiet", "--", "demo"])?;
         println!("== guest");
         crate::vm::initiator()?;
