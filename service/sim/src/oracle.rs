@@ -143,6 +143,10 @@ impl Oracle {
             if ok {
                 entries.retain(|e| e.op == op || e.done.is_none_or(|d| d > began));
             }
+            if self.volatile && ok && durable && entries.iter().any(|e| e.op != op) {
+                // A volatile write beside it may turn out to be the later one, and then be lost: this one is below it.
+                self.past.entry(sector).or_default().push(Past { value, began, done: now });
+            }
             for e in entries.iter_mut().filter(|e| e.op == op) {
                 e.done = Some(now);
             }
@@ -366,6 +370,20 @@ mod tests {
         o.flushed(moment);
         o.crash(true);
         assert!(may(&mut o, 11) && may(&mut o, 12) && may(&mut o, 13) && !may(&mut o, 0));
+    }
+
+    #[test]
+    fn durable_data_comes_back_when_the_volatile_write_beside_it_is_lost() {
+        let mut o = Oracle::new(1, true);
+        o.begin_write(1, 0, 1, 11);
+        o.begin_write(2, 0, 1, 12);
+        o.end_write(1, true, true);
+        o.end_write(2, true, false);
+        o.begin_read(3, 0, 1);
+        assert!(o.end_read(3, &sector(12, 0), true).is_ok());
+        assert!(!may(&mut o, 11));
+        o.crash(true);
+        assert!(may(&mut o, 11) && may(&mut o, 12) && !may(&mut o, 0));
     }
 
     #[test]
