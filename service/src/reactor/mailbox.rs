@@ -67,14 +67,23 @@ impl<T> Clone for Sender<T> {
 impl<T> Sender<T> {
     /// Gives the mail back when the box is full. Mail to a box that is gone is dropped: its reactor has stopped.
     pub fn try_send(&self, mail: T) -> Result<(), T> {
+        self.post(mail)?;
+        self.wake();
+        Ok(())
+    }
+
+    /// As `try_send`, without the wake-up: for a run of mail, which [`Sender::wake`] must follow. A wake-up is a full fence,
+    /// and costs more than the mail.
+    pub fn post(&self, mail: T) -> Result<(), T> {
         match self.channel.try_send(mail) {
-            Ok(()) => {
-                self.waker.wake();
-                Ok(())
-            }
             Err(TrySendError::Full(mail)) => Err(mail),
-            Err(TrySendError::Disconnected(_)) => Ok(()),
+            Ok(()) | Err(TrySendError::Disconnected(_)) => Ok(()),
         }
+    }
+
+    /// Wakes the reactor that reads the box.
+    pub fn wake(&self) {
+        self.waker.wake();
     }
 
     /// Waits for room. Only for threads that are not reactors. False if the box is gone.

@@ -333,6 +333,8 @@ impl Lane {
         let mut worked = false;
         loop {
             let mut progress = false;
+            // Before the work that is to be done here, and after each round of it: the other lanes work meanwhile.
+            self.send_to_peers();
             while let Some(request) = self.waiting.pop_front() {
                 if let Err(busy) = self.engine.submit(reactor::now(), request) {
                     self.waiting.push_front(busy.0);
@@ -357,7 +359,8 @@ impl Lane {
         for device in self.devices.iter_mut().flatten() {
             device.ring();
         }
-        self.send_mail();
+        self.send_to_peers();
+        self.send_to_host();
         if worked {
             self.config.counters.store(self.engine.counters());
         }
@@ -435,16 +438,25 @@ impl Lane {
         }
     }
 
-    fn send_mail(&mut self) {
-        for _ in 0..self.outgoing.len() {
-            let Some((to, message)) = self.outgoing.pop_front() else { break };
+    fn send_to_peers(&mut self) {
+        // One wake-up for each run of mail to the same lane.
+        let mut ring = None;
+        while let Some((to, message)) = self.outgoing.pop_front() {
             let Some(Some(peer)) = self.config.peers.get(to as usize) else { continue };
-            if let Err(message) = peer.try_send(message) {
+            if ring.is_some_and(|last| last != to) {
+                self.wake_peer(ring.take());
+            }
+            ring = Some(to);
+            if let Err(message) = peer.post(message) {
                 // The order between one pair of lanes must hold, so the rest waits too.
                 self.outgoing.push_front((to, message));
                 break;
             }
         }
+        self.wake_peer(ring);
+    }
+
+    fn send_to_host(&mut self) {
         while let Some(message) = self.to_host.pop_front() {
             if let Err(message) = self.config.host.try_send(message) {
                 self.to_host.push_front(message);
@@ -455,6 +467,12 @@ impl Lane {
             for tag in self.quiescing.drain(..) {
                 self.to_host.push_back(HostMessage::Quiesced(tag));
             }
+        }
+    }
+
+    fn wake_peer(&self, reactor: Option<u16>) {
+        if let Some(Some(peer)) = reactor.and_then(|r| self.config.peers.get(r as usize)) {
+            peer.wake();
         }
     }
 
