@@ -13,7 +13,7 @@ MIRROR=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | gr
 [ -n "$MIRROR" ] || { echo "apt has no package lists: run 'apt-get update' first" >&2; exit 1; }
 mmdebstrap --mode=root --variant=essential --quiet \
   --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
-  --include=kmod,iproute2,procps,udev,nvme-cli,fio,xfsprogs,e2fsprogs trixie root "deb $MIRROR trixie main"
+  --include=kmod,iproute2,procps,udev,nvme-cli,fio,xfsprogs,e2fsprogs,btrfs-progs,sqlite3 trixie root "deb $MIRROR trixie main"
 
 # The kernel is unpacked, not installed, with an apt whose state is its own.
 A=$(mktemp -d); trap 'rm -rf "$A"' EXIT
@@ -28,7 +28,7 @@ src=$(dirname "$(find kernel -name modules.builtin | head -1)"); version=$(basen
 cp "$(find kernel -name 'vmlinuz*' -type f | head -1)" vmlinuz
 mkdir -p "$dst" root/share root/mnt; cp "$src"/modules.builtin "$src"/modules.builtin.modinfo "$src"/modules.order "$dst"/
 for part in drivers/nvme drivers/block drivers/virtio drivers/net/virtio_net.ko* drivers/net/net_failover.ko* drivers/char/hw_random \
-            fs/ext4 fs/jbd2 fs/mbcache.ko* fs/xfs fs/overlayfs fs/9p fs/netfs fs/fscache fs/configfs fs/nls \
+            fs/ext4 fs/jbd2 fs/mbcache.ko* fs/xfs fs/btrfs fs/overlayfs fs/9p fs/netfs fs/fscache fs/configfs fs/nls \
             net/core net/9p net/802 net/tls net/handshake crypto arch/x86/crypto lib block; do
   for f in "$src"/kernel/$part; do
     if [ -e "$f" ]; then mkdir -p "$dst/kernel/$(dirname "$part")"; cp -r "$f" "$dst/kernel/$(dirname "$part")/"; fi

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata, OpenOptions};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -118,6 +119,18 @@ impl Backing {
     pub fn populate(&self) {
         if let Kind::Ram(disk) = &self.kind {
             disk.populate();
+        }
+    }
+
+    /// The same file once more, through the page cache; `None` for RAM. The lock stays with this one.
+    pub(super) fn reopen_cached(&self) -> Option<std::io::Result<File>> {
+        match &self.kind {
+            Kind::Ram(_) => None,
+            Kind::File(file) => {
+                // By descriptor: the path may lead to another file by now.
+                let path = format!("/proc/self/fd/{}", file.file.as_raw_fd());
+                Some(OpenOptions::new().read(true).write(true).open(path))
+            }
         }
     }
 

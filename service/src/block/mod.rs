@@ -5,6 +5,7 @@ pub mod fault;
 pub mod ram;
 pub mod stats;
 pub mod uring;
+pub mod volatile;
 
 use raid_core::action::{BufAddr, IoStatus, Seg};
 

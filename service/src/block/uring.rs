@@ -19,8 +19,9 @@ use raid_core::action::{IoStatus, Seg};
 #[cfg(test)]
 pub(super) use self::blocking::denied::deny_io_uring;
 use self::fixed::Fixed;
+pub(super) use self::kernel::status;
 pub(super) use self::kernel::{DirectIo, device_geometry, direct_io};
-use self::kernel::{Zeroing, advance, status, zeros};
+use self::kernel::{Zeroing, advance, zeros};
 use super::backing::OpenFile;
 use super::{BlockDevice, BlockInfo, BlockStatus, Completion, Completions, Io, IoOp};
 use crate::dma::Memory;

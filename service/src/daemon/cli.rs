@@ -64,6 +64,13 @@ pub struct Common {
     /// Let raidctl inject faults into members; for tests only
     #[arg(long)]
     pub enable_faults: bool,
+    /// Give every member a simulated volatile write cache with this seed: what is not flushed is lost, in part and in any
+    /// order, when the process is killed. DESTROYS DATA BY DESIGN; for crash tests only
+    #[arg(long, value_name = "SEED", requires = "enable_faults")]
+    pub volatile_cache: Option<u64>,
+    /// The simulated caches answer flushes and do not do them: a crash test must then fail
+    #[arg(long, hide = true, requires = "volatile_cache")]
+    pub volatile_cache_lies: bool,
 }
 
 /// What an idle reactor does.

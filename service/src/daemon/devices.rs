@@ -8,7 +8,7 @@ use raid_core::manager::{DeviceId, DeviceInfo};
 use crate::block::backing::Backing;
 use crate::block::fault::{self, Faults};
 use crate::block::stats::{self, Stats};
-use crate::block::{BlockInfo, MemberHandle};
+use crate::block::{BlockInfo, MemberHandle, volatile};
 use crate::dma::Memory;
 
 /// An open device. It stays locked until this, its handle and all queues are gone.
@@ -30,28 +30,38 @@ pub struct Device {
 pub struct Devices {
     memory: Memory,
     enable_faults: bool,
+    caches: Option<volatile::Options>,
     next: AtomicU16,
 }
 
 impl Devices {
-    /// Devices whose I/O goes to this memory.
-    pub fn new(memory: Memory, enable_faults: bool) -> Devices {
-        Devices { memory, enable_faults, next: AtomicU16::new(0) }
+    /// Devices whose I/O goes to this memory; with `caches` each has a simulated volatile cache.
+    pub fn new(memory: Memory, enable_faults: bool, caches: Option<volatile::Options>) -> Devices {
+        Devices { memory, enable_faults, caches, next: AtomicU16::new(0) }
     }
 
     /// Opens a device for this process alone. With `create`, a path that is not there becomes a sparse file of that size.
     /// May take a moment: not for reactors.
     pub fn open(&self, address: &str, create: Option<u64>) -> Result<Device, String> {
         let backing = Backing::open(address, create)?;
-        let block = backing.info().clone();
+        let mut block = backing.info().clone();
         let stats = Arc::new(Stats::default());
-        let mut handle = backing.handle(&self.memory);
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut handle = match self.caches {
+            None => backing.handle(&self.memory),
+            Some(options) => {
+                block.volatile_cache = true;
+                // Each drive has a mind of its own.
+                let seed = options.seed.wrapping_add(u64::from(id) << 32);
+                volatile::wrap(&backing, volatile::Options { seed, ..options }, self.memory.clone())?
+            }
+        };
         let faults = self.enable_faults.then(|| Arc::new(Faults::default()));
         if let Some(faults) = &faults {
             handle = fault::wrap(handle, faults.clone(), self.memory.clone());
         }
         let info = DeviceInfo {
-            id: DeviceId(self.next.fetch_add(1, Ordering::Relaxed)),
+            id: DeviceId(id),
             address: address.to_string(),
             size: block.size,
             block_size: block.block_size,

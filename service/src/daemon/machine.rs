@@ -13,7 +13,7 @@ use super::cli::{Common, Polling};
 use super::devices::{Device, Devices};
 use super::state::{Export, KnownArray, StateDir};
 use crate::block::stats::{Stats, StatsDevice};
-use crate::block::{BlockDevice, BlockInfo};
+use crate::block::{BlockDevice, BlockInfo, volatile};
 use crate::control::backend::{ArraySpec, ExportSpec, Hosts, NewDevice, OperationKind};
 use crate::control::error::{Error, Kind};
 use crate::control::events::EventHub;
@@ -95,6 +95,10 @@ impl Daemon {
         let (memory, reactors) = reactor::start(&cores(&common)?, region, polling).map_err(|e| {
             format!("the reactors cannot be started: {e}; fewer --reactors or less --buffer-mib need less")
         })?;
+        let caches = common.volatile_cache.map(|seed| {
+            tracing::warn!("members have simulated volatile caches, seed {seed}: a kill loses what is not flushed");
+            volatile::Options { ignore_flush: common.volatile_cache_lies, ..volatile::Options::new(seed) }
+        });
         let target = Target::new(&reactors).map_err(|e| e.to_string())?;
         let (revision_sender, revision) = watch::channel(0);
         let machine = Machine {
@@ -105,7 +109,7 @@ impl Daemon {
             revision: Arc::new(revision_sender),
         };
         Ok(Arc::new(Daemon {
-            devices: Devices::new(memory, common.enable_faults),
+            devices: Devices::new(memory, common.enable_faults, caches),
             machine,
             target,
             state: Mutex::new(state),

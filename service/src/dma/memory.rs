@@ -115,6 +115,21 @@ impl Memory {
         }
     }
 
+    /// Appends the bytes of a range to a vector, for a device that keeps them. The I/O that names the range owns it.
+    pub fn append_to(&self, to: &mut Vec<u8>, addr: BufAddr, len: usize) {
+        let start = self.ptr(addr, len).cast_const();
+        // SAFETY: inside of the range that was checked; nobody writes it while the device has the I/O.
+        to.extend_from_slice(unsafe { std::slice::from_raw_parts(start, len) });
+    }
+
+    /// Fills a range that a read names.
+    pub fn fill_from(&self, addr: BufAddr, from: &[u8]) {
+        let start = self.ptr(addr, from.len());
+        // SAFETY: inside of the range that was checked, which the device that answers the read owns; `from` is ordinary
+        // memory, never a region's.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), start, from.len()) };
+    }
+
     /// Runs one step of a computation; false only for a comparison that found a difference. The engine that ordered the
     /// step owns the memory that it names until the step is completed.
     pub fn execute(&self, step: &Step, terms: &[Term]) -> bool {

@@ -8,7 +8,7 @@ use raid_core::action::IoStatus;
 use super::super::IoOp;
 
 /// What an error of the kernel means for an I/O.
-pub(super) fn status(errno: i32, op: IoOp) -> IoStatus {
+pub(in crate::block) fn status(errno: i32, op: IoOp) -> IoStatus {
     match (errno, op) {
         (libc::ENOSPC | libc::EDQUOT, _) => IoStatus::NoSpace,
         (libc::EIO | libc::ENODATA | libc::EILSEQ, IoOp::Read) => IoStatus::ReadError,

@@ -57,6 +57,8 @@ pub fn run(options: &Demo) -> Result<(), String> {
         scratch_mib: 8,
         assembly_wait: 5,
         enable_faults: false,
+        volatile_cache: None,
+        volatile_cache_lies: false,
     };
     process::runtime()?.block_on(async {
         let control = directory.path.join("control.sock");
