@@ -11,7 +11,7 @@ use nvme_wire::tcp::Digests;
 use raid_core::action::{MemberId, Seg, VolumeId};
 use raid_core::engine::Config;
 use raid_core::geometry::{Geometry, Level};
-use raid_core::view::{GroupView, MemberState, SlotState, SlotView, View, VolumeView};
+use raid_core::view::View;
 use raidd::block::backing::Backing;
 use raidd::block::ram::RamDisk;
 use raidd::block::{BlockDevice, BlockInfo, Completions, Io, IoOp};
@@ -55,28 +55,8 @@ static ALLOCATOR: Counting = Counting;
 const DEPTH: usize = 32;
 
 fn view(level: Level, width: u16, missing: Option<u16>) -> View {
-    let geometry = Geometry { level, width, chunk: 64 << 10, extent: 16 << 20, shards: 16 };
-    let slots = (0..width)
-        .map(|m| {
-            let state = if missing == Some(m) { SlotState::Missing } else { SlotState::InSync };
-            SlotView { member: MemberId(m), offset: 0, state }
-        })
-        .collect();
-    View {
-        generation: 1,
-        members: (0..width)
-            .map(|m| if missing == Some(m) { MemberState::Failed } else { MemberState::Active })
-            .collect(),
-        volumes: vec![VolumeView {
-            id: VolumeId(0),
-            size: geometry.group_bytes(),
-            geometry,
-            track_dirty: false,
-            dirty: false,
-            online: true,
-            groups: vec![GroupView { slots, synced: true }],
-        }],
-    }
+    let view = View::healthy(Geometry { level, width, chunk: 64 << 10, extent: 16 << 20, shards: 16 }, 1);
+    missing.map(MemberId).into_iter().fold(view, View::without)
 }
 
 /// Allocations during the second half of `ios` I/Os.
@@ -86,19 +66,7 @@ fn measure(reactor: &mut Reactor, rig: Rig, ios: u64) -> u64 {
     let mut poller = LanePoller::new(lane.clone(), "lane".into());
     poller.poll(&mut reactor.context());
     let size = view.volumes[0].size;
-    let info = BlockInfo {
-        address: "volume".into(),
-        size,
-        block_size: 512,
-        physical_block_size: 4096,
-        volatile_cache: false,
-        fast_zero: true,
-        unmap: true,
-        rotational: false,
-        optimal_io: 0,
-        memory_alignment: 1,
-    };
-    let mut volume = Volume::new(lane, VolumeId(0), info).expect("the view has it");
+    let mut volume = Volume::new(lane, VolumeId(0), BlockInfo::memory("volume", size)).expect("the view has it");
     let slots: Vec<_> = (0..DEPTH).map(|_| reactor.pool().alloc(256 << 10).expect("room")).collect();
     let mut done = Completions::with_capacity(DEPTH * 2);
     let mut free: Vec<usize> = (0..DEPTH).collect();

@@ -82,6 +82,37 @@ pub enum SlotState {
 }
 
 impl View {
+    /// A view of one volume, number 0, over all of its groups, on as many members as it is wide, everything in sync. Group
+    /// `g` is each member's extent `g`, from the member's first byte on. For tests and measurements that need no manager.
+    pub fn healthy(geometry: Geometry, groups: u32) -> View {
+        let slot =
+            |m, g| SlotView { member: MemberId(m), offset: u64::from(g) * geometry.extent, state: SlotState::InSync };
+        let groups: Vec<_> = (0..groups)
+            .map(|g| GroupView { slots: (0..geometry.width).map(|m| slot(m, g)).collect(), synced: true })
+            .collect();
+        View {
+            generation: 1,
+            members: vec![MemberState::Active; geometry.width as usize],
+            volumes: vec![VolumeView {
+                id: VolumeId(0),
+                geometry,
+                size: geometry.group_bytes() * groups.len() as u64,
+                track_dirty: false,
+                dirty: false,
+                online: true,
+                groups,
+            }],
+        }
+    }
+
+    /// The same with one member failed.
+    pub fn without(mut self, member: MemberId) -> View {
+        self.members[member.0 as usize] = MemberState::Failed;
+        let slots = self.volumes.iter_mut().flat_map(|v| &mut v.groups).flat_map(|g| &mut g.slots);
+        slots.filter(|s| s.member == member).for_each(|s| s.state = SlotState::Missing);
+        self
+    }
+
     /// The volume with this number.
     pub fn volume(&self, id: VolumeId) -> Option<&VolumeView> {
         self.volumes.iter().find(|v| v.id == id)

@@ -38,6 +38,24 @@ pub struct BlockInfo {
     pub memory_alignment: u32,
 }
 
+impl BlockInfo {
+    /// What memory is: 512-byte blocks, durable as soon as written, zeroed quickly, and used from any address.
+    pub fn memory(address: &str, size: u64) -> BlockInfo {
+        BlockInfo {
+            address: address.to_string(),
+            size,
+            block_size: 512,
+            physical_block_size: 4096,
+            volatile_cache: false,
+            fast_zero: true,
+            unmap: true,
+            rotational: false,
+            optimal_io: 0,
+            memory_alignment: 1,
+        }
+    }
+}
+
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoOp {

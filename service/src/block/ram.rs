@@ -17,19 +17,7 @@ pub struct RamDisk {
 impl RamDisk {
     /// A disk of `size` bytes, all zero; untouched parts cost nothing.
     pub fn new(address: &str, size: u64) -> std::io::Result<RamDisk> {
-        let info = BlockInfo {
-            address: address.to_string(),
-            size,
-            block_size: 512,
-            physical_block_size: 4096,
-            volatile_cache: false,
-            fast_zero: true,
-            unmap: true,
-            rotational: false,
-            optimal_io: 0,
-            memory_alignment: 1,
-        };
-        Ok(RamDisk { bytes: Arc::new(SharedBytes::new(size)?), info })
+        Ok(RamDisk { bytes: Arc::new(SharedBytes::new(size)?), info: BlockInfo::memory(address, size) })
     }
 
     /// What it is.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use raid_core::action::{MemberId, ReqStatus, Seg, VolumeId};
 use raid_core::engine::Config;
 use raid_core::geometry::{Geometry, Level};
-use raid_core::view::{GroupView, MemberState, SlotState, SlotView, View, VolumeView};
+use raid_core::view::View;
 
 use super::*;
 use crate::block::backing::Backing;
@@ -28,27 +28,8 @@ struct Pair {
 }
 
 fn view(level: Level, missing: Option<u16>) -> Arc<View> {
-    let geometry = Geometry { level, width: 3, chunk: 65536, extent: 16 << 20, shards: 16 };
-    let slots = (0..3)
-        .map(|m| {
-            let state = if missing == Some(m) { SlotState::Missing } else { SlotState::InSync };
-            SlotView { member: MemberId(m), offset: 0, state }
-        })
-        .collect();
-    let member = |m| if missing == Some(m) { MemberState::Failed } else { MemberState::Active };
-    Arc::new(View {
-        generation: 1,
-        members: (0..3).map(member).collect(),
-        volumes: vec![VolumeView {
-            id: VolumeId(0),
-            size: geometry.group_bytes(),
-            geometry,
-            track_dirty: false,
-            dirty: false,
-            online: true,
-            groups: vec![GroupView { slots, synced: true }],
-        }],
-    })
+    let view = View::healthy(Geometry { level, width: 3, chunk: 65536, extent: 16 << 20, shards: 16 }, 1);
+    Arc::new(missing.map(MemberId).into_iter().fold(view, View::without))
 }
 
 impl Pair {
@@ -96,19 +77,7 @@ impl Pair {
         let pollers = [0, 1].map(|i| LanePoller::new(lanes[i].clone(), "lane".into()));
         let mut pair = Pair { pollers, lanes, senders, latest, members, volume: None };
         pair.publish(reactor, 0, view(level, None), &[0, 1]);
-        let size = view(level, None).volumes[0].size;
-        let info = BlockInfo {
-            address: "volume".into(),
-            size,
-            block_size: 512,
-            physical_block_size: BLOCK,
-            volatile_cache: false,
-            fast_zero: true,
-            unmap: true,
-            rotational: false,
-            optimal_io: 0,
-            memory_alignment: 1,
-        };
+        let info = BlockInfo::memory("volume", view(level, None).volumes[0].size);
         pair.volume = Volume::new(pair.lanes[1].clone(), VolumeId(0), info);
         pair
     }

@@ -6,11 +6,11 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use raid_core::action::{Action, BufAddr, IoStatus, IoTag, MemberId, Op, ReqTag, Request, VolumeId};
+use raid_core::action::{Action, BufAddr, IoStatus, IoTag, Op, ReqTag, Request, VolumeId};
 use raid_core::engine::{Config, Engine};
 use raid_core::geometry::{Geometry, Level};
 use raid_core::units::Tick;
-use raid_core::view::{GroupView, MemberState, SlotState, SlotView, View, VolumeView};
+use raid_core::view::View;
 use serde::Serialize;
 
 /// Bytes that are written for each row of the table.
@@ -93,22 +93,6 @@ pub fn measure(options: &ActivationBench) -> Result<Table, String> {
 }
 
 fn run(options: &ActivationBench, geometry: Geometry, random: bool, bytes: u32, handle_every_release: bool) -> Count {
-    let width = geometry.width;
-    let slots =
-        (0..width).map(|m| SlotView { member: MemberId(m), offset: 1 << 20, state: SlotState::InSync }).collect();
-    let view = View {
-        generation: 1,
-        members: vec![MemberState::Active; width as usize],
-        volumes: vec![VolumeView {
-            id: VolumeId(0),
-            geometry,
-            size: geometry.group_bytes(),
-            track_dirty: false,
-            dirty: false,
-            online: true,
-            groups: vec![GroupView { slots, synced: true }],
-        }],
-    };
     let config = Config {
         requests: 1024,
         stripes: 1024,
@@ -117,7 +101,7 @@ fn run(options: &ActivationBench, geometry: Geometry, random: bool, bytes: u32, 
         scratch_len: 64 << 20,
         handle_every_release,
     };
-    let mut engine = Engine::new(config, Arc::new(view));
+    let mut engine = Engine::new(config, Arc::new(View::healthy(geometry, 1)));
     let mut random_state = 0x9E37_79B9_7F4A_7C15u64.wrapping_mul(2 * options.seed + 1);
     let mut next = 0u64;
     let mut stripes = 0;

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use hdrhistogram::Histogram;
-use raid_core::action::{MemberId, Seg, VolumeId};
+use raid_core::action::{Seg, VolumeId};
 use raid_core::engine::{Config, Engine};
 use raid_core::geometry::{Geometry, Level};
-use raid_core::view::{GroupView, MemberState, SlotState, SlotView, View, VolumeView};
+use raid_core::view::View;
 use serde::Serialize;
 
 use crate::block::{BlockDevice, BlockInfo, Completions, Io, IoOp};
@@ -345,27 +345,7 @@ fn view(options: &ArrayBench) -> Result<View, String> {
     let geometry =
         Geometry { level: level(&options.level)?, width: options.members, chunk: options.chunk, extent, shards: 16 };
     geometry.validate().map_err(|e| e.to_string())?;
-    let groups: Vec<GroupView> = (0..bytes / extent)
-        .map(|g| GroupView {
-            slots: (0..options.members)
-                .map(|m| SlotView { member: MemberId(m), offset: g * extent, state: SlotState::InSync })
-                .collect(),
-            synced: true,
-        })
-        .collect();
-    Ok(View {
-        generation: 1,
-        members: vec![MemberState::Active; options.members as usize],
-        volumes: vec![VolumeView {
-            id: VolumeId(0),
-            size: geometry.group_bytes() * groups.len() as u64,
-            geometry,
-            track_dirty: false,
-            dirty: false,
-            online: true,
-            groups,
-        }],
-    })
+    Ok(View::healthy(geometry, (bytes / extent) as u32))
 }
 
 /// Runs it.
@@ -448,8 +428,8 @@ fn load(options: &ArrayBench, files: Option<&Path>) -> Result<ArrayReport, Strin
                     slots: Some(slots),
                     core: i,
                     size,
-                    waiting: Some(waiting),
-                    all: None,
+                    waiting,
+                    counted: false,
                     report: Some(report),
                 }));
             }))
@@ -515,8 +495,9 @@ struct Starter {
     core: usize,
     size: u64,
     /// Lanes that have no view yet: a piece that came before it would be answered "offline".
-    waiting: Option<Arc<AtomicUsize>>,
-    all: Option<Arc<AtomicUsize>>,
+    waiting: Arc<AtomicUsize>,
+    /// This lane is no longer among them.
+    counted: bool,
     report: Option<crossbeam_channel::Sender<Outcome>>,
 }
 
@@ -530,26 +511,14 @@ impl Poller for Starter {
             return false;
         }
         // Counted once, then looked at until every lane is there.
-        if let Some(waiting) = self.waiting.take() {
-            waiting.fetch_sub(1, Ordering::AcqRel);
-            self.all = Some(waiting);
+        if !std::mem::replace(&mut self.counted, true) {
+            self.waiting.fetch_sub(1, Ordering::AcqRel);
         }
-        if self.all.as_ref().is_some_and(|all| all.load(Ordering::Acquire) > 0) {
+        if self.waiting.load(Ordering::Acquire) > 0 {
             return false;
         }
         let (Some(slots), Some(report)) = (self.slots.take(), self.report.take()) else { return false };
-        let info = BlockInfo {
-            address: "volume".into(),
-            size: self.size,
-            block_size: 512,
-            physical_block_size: 4096,
-            volatile_cache: false,
-            fast_zero: true,
-            unmap: true,
-            rotational: false,
-            optimal_io: 0,
-            memory_alignment: 1,
-        };
+        let info = BlockInfo::memory("volume", self.size);
         let volume = Volume::new(self.lane.clone(), VolumeId(0), info).expect("the view has the volume");
         // Sequential patterns get a share of the volume for each core, aligned to whole bands of any width.
         let bs = u64::from(self.options.bs);
