@@ -59,12 +59,7 @@ fn gone() -> Error {
 
 impl Array {
     /// Starts an array with a manager that creates or assembles it; ends when that has succeeded.
-    pub async fn start(
-        machine: &Machine,
-        devices: Vec<Device>,
-        manager: Manager,
-        name: Option<String>,
-    ) -> Result<Arc<Array>, Error> {
+    pub async fn start(machine: &Machine, devices: Vec<Device>, manager: Manager) -> Result<Arc<Array>, Error> {
         let key = NEXT_KEY.fetch_add(1, Ordering::Relaxed);
         let routes: Routes = (0..1024u32).map(|s| AtomicU16::new((s % machine.reactors.len() as u32) as u16)).collect();
         let (host_sender, host_box) = reactor::mailbox::<HostMessage>(MAILBOX, machine.reactors[0].waker());
@@ -90,7 +85,8 @@ impl Array {
             .run(Box::new(move |reactor| reactor.add(Box::new(ArrayHost::new(config, format!("array-{key}"))))))
             .map_err(|e| Error::new(Kind::Unavailable, e))?;
         let mut array = Array {
-            name: name.unwrap_or_default(),
+            // Known once the manager has created or assembled the array.
+            name: String::new(),
             key,
             host: commands,
             status,

@@ -197,7 +197,7 @@ impl Daemon {
             core_spec,
             infos,
         );
-        let array = Array::start(&self.machine, devices, manager, Some(spec.name.clone())).await?;
+        let array = Array::start(&self.machine, devices, manager).await?;
         self.adopt(array)
     }
 
@@ -250,7 +250,7 @@ impl Daemon {
             infos,
             force,
         );
-        Array::start(&self.machine, devices, manager, None).await
+        Array::start(&self.machine, devices, manager).await
     }
 
     /// Assembles what the state directory knows. An array with members missing is waited for, then assembled without
