@@ -149,6 +149,10 @@ impl Oracle {
             }
             for e in entries.iter_mut().filter(|e| e.op == op) {
                 e.done = Some(now);
+                if !ok {
+                    // Whether it ever took effect nobody knows: a later flush that covers it says nothing of what was before.
+                    e.began = 0;
+                }
             }
             self.collapse(sector);
         }
@@ -384,6 +388,22 @@ mod tests {
         assert!(!may(&mut o, 11));
         o.crash(true);
         assert!(may(&mut o, 11) && may(&mut o, 12) && !may(&mut o, 0));
+    }
+
+    #[test]
+    fn a_flush_after_a_write_that_a_crash_cut_off_keeps_what_was_before_it() {
+        let mut o = Oracle::new(1, true);
+        o.begin_write(1, 0, 1, 11);
+        o.end_write(1, true, true);
+        o.begin_write(2, 0, 1, 12);
+        o.crash(true);
+        // Nobody has read which of the two it is when the next write comes, and is lost too.
+        o.begin_write(3, 0, 1, 13);
+        let moment = o.now();
+        o.end_write(3, true, false);
+        o.flushed(moment);
+        o.crash(true);
+        assert!(may(&mut o, 11) && may(&mut o, 12) && may(&mut o, 13) && !may(&mut o, 0));
     }
 
     #[test]
