@@ -8,8 +8,8 @@ use super::{
     Severity, Uuid, refuse,
 };
 use crate::ondisk::{
-    Corrupt, FOREIGN_PROBE, FailReason, MemberRecord, RecordState, SUPERBLOCK_BYTES, Superblock, encode_config,
-    end_copy_offset, extents_of, foreign_signature, layout,
+    Corrupt, EXTENT_MIN, FOREIGN_PROBE, FailReason, MemberRecord, RecordState, SUPERBLOCK_BYTES, Superblock,
+    encode_config, end_copy_offset, extents_of, foreign_signature, layout,
 };
 
 /// Bytes at a device's end that are erased, so that no old signature is found there.
@@ -56,7 +56,7 @@ impl Manager {
         }
         match t.phase {
             Phase::Probe => {
-                if let Err(e) = check_spec(&t.spec, &t.devices) {
+                if let Err(e) = check_spec(&t.spec, &t.devices, self.config.least_extent) {
                     return Next::End(Err(e));
                 }
                 for d in &t.devices {
@@ -309,7 +309,7 @@ pub(super) fn check_name(what: &str, name: &str) -> Result<(), ManageError> {
 }
 
 /// What can be refused before any device is read.
-fn check_spec(spec: &ArraySpec, devices: &[DeviceInfo]) -> Result<(), ManageError> {
+fn check_spec(spec: &ArraySpec, devices: &[DeviceInfo], least_extent: u64) -> Result<(), ManageError> {
     let invalid = |message: String| Err(refuse(ErrorKind::InvalidArgument, message));
     check_name("an array", &spec.name)?;
     if usize::from(spec.spares) >= devices.len() {
@@ -323,9 +323,9 @@ fn check_spec(spec: &ArraySpec, devices: &[DeviceInfo]) -> Result<(), ManageErro
         return invalid("an array has at least one shard; 16 is usual".into());
     }
     if let Some(e) = spec.extent
-        && !(e.is_power_of_two() && (1 << 20..=1 << 40).contains(&e))
+        && !(e.is_power_of_two() && (least_extent.max(EXTENT_MIN)..=1 << 40).contains(&e))
     {
-        return invalid(format!("an extent is a power of two from 1 MiB to 1 TiB, not {e} bytes"));
+        return invalid(format!("an extent is a power of two from {} KiB to 1 TiB, not {e} bytes", least_extent >> 10));
     }
     if spec.member_uuids.len() != devices.len() {
         return invalid(format!("{} member UUIDs for {} devices", spec.member_uuids.len(), devices.len()));

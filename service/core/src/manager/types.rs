@@ -283,11 +283,14 @@ pub struct Config {
     pub window: u32,
     /// Nanoseconds between a volume's dirty mark and the first try to clear it.
     pub clean_after: u64,
+    /// Bytes of the smallest extent that a creation may ask for. Smaller ones make the configuration large for nothing;
+    /// the simulator has them, so that it can resync and compare a whole volume thousands of times a second.
+    pub least_extent: u64,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config { window: 8, clean_after: 5_000_000_000 }
+        Config { window: 8, clean_after: 5_000_000_000, least_extent: 1 << 20 }
     }
 }
 

@@ -10,8 +10,8 @@ pub use config::{
     Config, FailReason, GroupRecord, MemberRecord, RecordState, SlotRecord, VolumeRecord, decode_config, encode_config,
 };
 pub use superblock::{
-    Corrupt, DATA_ALIGN, EXTENTS_MAX, FOREIGN_PROBE, NAME_MAX, SUPERBLOCK_BYTES, Superblock, end_copy_offset,
-    extents_of, foreign_signature, layout,
+    Corrupt, DATA_ALIGN, EXTENT_MIN, EXTENTS_MAX, FOREIGN_PROBE, NAME_MAX, SUPERBLOCK_BYTES, Superblock,
+    end_copy_offset, extents_of, foreign_signature, layout,
 };
 
 #[cfg(test)]

@@ -12,6 +12,8 @@ pub const FOREIGN_PROBE: u32 = 128 << 10;
 
 /// Most extents of a member, so that no size on disk makes the allocator's tables large.
 pub const EXTENTS_MAX: u32 = 1 << 22;
+/// Least bytes of an extent that the format knows. Creations ask for more, see [`crate::manager::Config::least_extent`].
+pub const EXTENT_MIN: u64 = 16 << 10;
 /// Most bytes of a configuration slot.
 const SLOT_MAX: u64 = 64 << 20;
 
@@ -154,8 +156,10 @@ fn fields(r: &mut Reader) -> Result<Superblock, Corrupt> {
         .filter(|l| *l > 0 && l.is_multiple_of(4096) && u64::from(*l) <= SLOT_MAX)
         .ok_or(Corrupt::Field("slot length"))?;
     let size = r.u64().ok_or(short)?;
-    let extent =
-        r.u64().filter(|e| e.is_power_of_two() && *e >= 1 << 20 && *e <= 1 << 40).ok_or(Corrupt::Field("extent"))?;
+    let extent = r
+        .u64()
+        .filter(|e| e.is_power_of_two() && (EXTENT_MIN..=1 << 40).contains(e))
+        .ok_or(Corrupt::Field("extent"))?;
     let slot_offset = r.u64().filter(|o| *o == u64::from(SUPERBLOCK_BYTES)).ok_or(Corrupt::Field("slot offset"))?;
     let data_offset = r
         .u64()

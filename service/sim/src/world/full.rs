@@ -145,7 +145,11 @@ impl World {
     }
 
     fn tuning(&mut self) -> Config {
-        Config { window: self.rng.range(1, 8) as u32, clean_after: self.rng.range(1_000_000, 20_000_000) }
+        Config {
+            window: self.rng.range(1, 8) as u32,
+            clean_after: self.rng.range(1_000_000, 20_000_000),
+            ..Config::default()
+        }
     }
 
     pub(super) fn full_begin(&mut self) {
