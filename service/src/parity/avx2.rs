@@ -12,41 +12,18 @@ pub(super) fn available() -> bool {
 }
 
 #[derive(Clone, Copy)]
+#[repr(transparent)]
 struct Ymm(__m256i);
 
-// SAFETY: all instructions are AVX2 or below; `combine` enables AVX2 and is reached only where `available` says so.
+// SAFETY: a bare register; all instructions are AVX2 or below; `combine` enables AVX2 and is reached only where
+// `available` says so.
 unsafe impl Vector for Ymm {
-    const BYTES: usize = 32;
     type Coef = (__m256i, __m256i);
-
-    #[inline(always)]
-    unsafe fn zero() -> Self {
-        // SAFETY: the trait's contract.
-        unsafe { Ymm(_mm256_setzero_si256()) }
-    }
-
-    #[inline(always)]
-    unsafe fn load(from: *const u8) -> Self {
-        // SAFETY: the trait's contract; unaligned load.
-        unsafe { Ymm(_mm256_loadu_si256(from.cast())) }
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, to: *mut u8) {
-        // SAFETY: the trait's contract; unaligned store.
-        unsafe { _mm256_storeu_si256(to.cast(), self.0) }
-    }
 
     #[inline(always)]
     unsafe fn add(self, a: Self) -> Self {
         // SAFETY: the trait's contract.
         unsafe { Ymm(_mm256_xor_si256(self.0, a.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn add2(self, a: Self, b: Self) -> Self {
-        // SAFETY: the trait's contract.
-        unsafe { self.add(a).add(b) }
     }
 
     #[inline(always)]
@@ -59,12 +36,6 @@ unsafe impl Vector for Ymm {
                 _mm256_broadcastsi128_si256(_mm_loadu_si128(table.add(16).cast())),
             )
         }
-    }
-
-    #[inline(always)]
-    unsafe fn prefetch(at: *const u8) {
-        // SAFETY: a prefetch never faults, whatever the address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
     }
 
     #[inline(always)]

@@ -12,33 +12,16 @@ pub(super) fn available() -> bool {
 }
 
 /// The truth table of a sum of three.
-pub(super) const XOR3: i32 = 0x96;
+const XOR3: i32 = 0x96;
 
 #[derive(Clone, Copy)]
-struct Zmm(__m512i);
+#[repr(transparent)]
+pub(super) struct Zmm(pub(super) __m512i);
 
-// SAFETY: all instructions are AVX-512 F and BW; `combine` enables them and is reached only where `available` says so.
+// SAFETY: a bare register; all instructions are AVX-512 F and BW; `combine` enables them and is reached only where
+// `available` says so.
 unsafe impl Vector for Zmm {
-    const BYTES: usize = 64;
     type Coef = (__m512i, __m512i);
-
-    #[inline(always)]
-    unsafe fn zero() -> Self {
-        // SAFETY: the trait's contract.
-        unsafe { Zmm(_mm512_setzero_si512()) }
-    }
-
-    #[inline(always)]
-    unsafe fn load(from: *const u8) -> Self {
-        // SAFETY: the trait's contract; unaligned load.
-        unsafe { Zmm(_mm512_loadu_si512(from.cast())) }
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, to: *mut u8) {
-        // SAFETY: the trait's contract; unaligned store.
-        unsafe { _mm512_storeu_si512(to.cast(), self.0) }
-    }
 
     #[inline(always)]
     unsafe fn add(self, a: Self) -> Self {
@@ -62,12 +45,6 @@ unsafe impl Vector for Zmm {
                 _mm512_broadcast_i32x4(_mm_loadu_si128(table.add(16).cast())),
             )
         }
-    }
-
-    #[inline(always)]
-    unsafe fn prefetch(at: *const u8) {
-        // SAFETY: a prefetch never faults, whatever the address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
     }
 
     #[inline(always)]

@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::Term;
-use super::avx512::{self, XOR3};
+use super::avx512::{self, Zmm};
 use super::lanes::{self, Vector};
 use super::tables::MATRICES;
 
@@ -12,43 +12,26 @@ pub(super) fn available() -> bool {
     avx512::available() && is_x86_feature_detected!("gfni")
 }
 
+/// The same register; only products are others.
 #[derive(Clone, Copy)]
-struct Zmm(__m512i);
+#[repr(transparent)]
+struct Gfni(Zmm);
 
-// SAFETY: all instructions are AVX-512 F and BW and GFNI; `combine` enables them and is reached only where `available`
-// says so.
-unsafe impl Vector for Zmm {
-    const BYTES: usize = 64;
+// SAFETY: a bare register; all instructions are AVX-512 F and BW and GFNI; `combine` enables them and is reached only
+// where `available` says so.
+unsafe impl Vector for Gfni {
     type Coef = __m512i;
-
-    #[inline(always)]
-    unsafe fn zero() -> Self {
-        // SAFETY: the trait's contract.
-        unsafe { Zmm(_mm512_setzero_si512()) }
-    }
-
-    #[inline(always)]
-    unsafe fn load(from: *const u8) -> Self {
-        // SAFETY: the trait's contract; unaligned load.
-        unsafe { Zmm(_mm512_loadu_si512(from.cast())) }
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, to: *mut u8) {
-        // SAFETY: the trait's contract; unaligned store.
-        unsafe { _mm512_storeu_si512(to.cast(), self.0) }
-    }
 
     #[inline(always)]
     unsafe fn add(self, a: Self) -> Self {
         // SAFETY: the trait's contract.
-        unsafe { Zmm(_mm512_xor_si512(self.0, a.0)) }
+        unsafe { Gfni(self.0.add(a.0)) }
     }
 
     #[inline(always)]
     unsafe fn add2(self, a: Self, b: Self) -> Self {
         // SAFETY: the trait's contract.
-        unsafe { Zmm(_mm512_ternarylogic_epi64::<XOR3>(self.0, a.0, b.0)) }
+        unsafe { Gfni(self.0.add2(a.0, b.0)) }
     }
 
     #[inline(always)]
@@ -58,15 +41,9 @@ unsafe impl Vector for Zmm {
     }
 
     #[inline(always)]
-    unsafe fn prefetch(at: *const u8) {
-        // SAFETY: a prefetch never faults, whatever the address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
-    }
-
-    #[inline(always)]
     unsafe fn mul_add(self, x: Self, matrix: Self::Coef) -> Self {
         // SAFETY: the trait's contract.
-        unsafe { Zmm(_mm512_xor_si512(self.0, _mm512_gf2p8affine_epi64_epi8::<0>(x.0, matrix))) }
+        unsafe { Gfni(self.0.add(Zmm(_mm512_gf2p8affine_epi64_epi8::<0>(x.0.0, matrix)))) }
     }
 }
 
@@ -78,8 +55,8 @@ unsafe impl Vector for Zmm {
 pub(super) unsafe fn combine(len: usize, dst: &[*mut u8], accumulate: bool, terms: &[Term]) {
     #[target_feature(enable = "avx512f,avx512bw,gfni")]
     unsafe fn inner(len: usize, dst: &[*mut u8], accumulate: bool, terms: &[Term]) {
-        // SAFETY: the caller's promise; what `Zmm` needs is enabled here.
-        unsafe { lanes::combine::<Zmm, 4, 4>(len, dst, accumulate, terms) }
+        // SAFETY: the caller's promise; what `Gfni` needs is enabled here.
+        unsafe { lanes::combine::<Gfni, 4, 4>(len, dst, accumulate, terms) }
     }
     debug_assert!(available());
     // SAFETY: the caller's promise, the CPU's features included.

@@ -4,37 +4,62 @@
 //! once whatever the number of terms. What the coefficients are decides how much work a vector is, so the loop is
 //! compiled once per [`Shape`].
 
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+
 use super::{Term, scalar};
 
 /// A vector register and the field's operations on it.
 ///
 /// # Safety
 ///
+/// An implementation is a bare register: its size is the number of bytes that it holds, and any bytes are a value of it.
+///
 /// Implementations may use instructions that not every CPU has. All functions are called only from inside a function
 /// that enables the implementation's target features, into which they are inlined, and only on a CPU that has them.
 /// `load` and `store` access `BYTES` bytes at any alignment.
 pub(super) unsafe trait Vector: Copy {
     /// Bytes in a register.
-    const BYTES: usize;
+    const BYTES: usize = size_of::<Self>();
     /// A coefficient in the form that [`Vector::mul_add`] wants.
     type Coef: Copy;
 
     /// All zeros.
-    unsafe fn zero() -> Self;
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        // SAFETY: any bytes are a value, the trait's contract says.
+        unsafe { std::mem::zeroed() }
+    }
     /// Reads a vector.
-    unsafe fn load(from: *const u8) -> Self;
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> Self {
+        // SAFETY: any bytes are a value, and the caller promises as many as a register holds.
+        unsafe { from.cast::<Self>().read_unaligned() }
+    }
     /// Writes the vector.
-    unsafe fn store(self, to: *mut u8);
+    #[inline(always)]
+    unsafe fn store(self, to: *mut u8) {
+        // SAFETY: the caller promises as many bytes as a register holds.
+        unsafe { to.cast::<Self>().write_unaligned(self) }
+    }
     /// `self + a`.
     unsafe fn add(self, a: Self) -> Self;
     /// `self + a + b`.
-    unsafe fn add2(self, a: Self, b: Self) -> Self;
+    #[inline(always)]
+    unsafe fn add2(self, a: Self, b: Self) -> Self {
+        // SAFETY: the trait's contract.
+        unsafe { self.add(a).add(b) }
+    }
     /// The coefficient's tables, from memory.
     unsafe fn coef(c: u8) -> Self::Coef;
-    /// Asks for the line at `at`, which need not be readable, to be brought into the cache.
-    unsafe fn prefetch(at: *const u8);
     /// `self + k * x`.
     unsafe fn mul_add(self, x: Self, k: Self::Coef) -> Self;
+}
+
+/// Asks for the line at `at`, which need not be readable, to be brought into the cache.
+#[inline(always)]
+fn prefetch(at: *const u8) {
+    // SAFETY: a prefetch never faults, whatever the address, and every CPU of this architecture has it.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
 }
 
 /// What a combination's coefficients have in common.
@@ -150,8 +175,8 @@ unsafe fn strips<V: Vector, const U: usize, const SHAPE: u8>(
                 while let [a, b, more @ ..] = rest {
                     for (u, sum) in sum_p.iter_mut().enumerate() {
                         let offset = at + u * V::BYTES;
-                        V::prefetch(a.0.wrapping_add(offset + AHEAD));
-                        V::prefetch(b.0.wrapping_add(offset + AHEAD));
+                        prefetch(a.0.wrapping_add(offset + AHEAD));
+                        prefetch(b.0.wrapping_add(offset + AHEAD));
                         *sum = sum.add2(V::load(a.0.add(offset)), V::load(b.0.add(offset)));
                     }
                     rest = more;
@@ -162,7 +187,7 @@ unsafe fn strips<V: Vector, const U: usize, const SHAPE: u8>(
                 let kq = V::coef(coef[1]);
                 for u in 0..U {
                     let offset = at + u * V::BYTES;
-                    V::prefetch(src.wrapping_add(offset + AHEAD));
+                    prefetch(src.wrapping_add(offset + AHEAD));
                     let x = V::load(src.add(offset));
                     sum_p[u] = if SHAPE == ONE || SHAPE == TWO { sum_p[u].mul_add(x, kp) } else { sum_p[u].add(x) };
                     if two {
