@@ -53,6 +53,15 @@ struct Row {
     /// Member reads and writes, handled at every release.
     #[serde(default)]
     member_ios_every_release: u64,
+    /// Rows written, each counted once in each batch that touched it.
+    #[serde(default)]
+    rows_written: u64,
+    /// Queueings of rows, at their last reference.
+    #[serde(default)]
+    queueings_last_reference: u64,
+    /// Queueings, at every release.
+    #[serde(default)]
+    queueings_every_release: u64,
 }
 
 /// Runs it and prints the table.
@@ -71,13 +80,22 @@ pub fn activations(args: &ActivationArgs, report: &mut Report) -> Result<(), Fai
     .flat_map(|(name, value)| [name.to_owned(), value])
     .collect();
     let answer: Answer = daemon::bench("activations", &arguments)?;
-    report.print(table(args, &answer));
+    report.print(activations_table(args, &answer));
+    report.print(queueings_table(args, &answer));
     Ok(report.result(&answer)?)
 }
 
-fn table(args: &ActivationArgs, answer: &Answer) -> TableData {
+fn more(last: u64, every: u64) -> String {
+    if last > 0 { format!("{:+.0}%", (every as f64 / last as f64 - 1.0) * 100.0) } else { String::new() }
+}
+
+fn per(count: u64, of: u64) -> String {
+    number(count as f64 / of.max(1) as f64)
+}
+
+fn activations_table(args: &ActivationArgs, answer: &Answer) -> TableData {
     let title = format!(
-        "Per stripe written: activations and member I/Os; {} members, {} chunks, {} writes to a batch",
+        "Activations (a stripe is planned and its I/O ordered) and member I/Os per stripe written; {} members, {} chunks, {} writes to a batch",
         args.members,
         show_size(args.chunk),
         args.batch
@@ -95,19 +113,37 @@ fn table(args: &ActivationArgs, answer: &Answer) -> TableData {
     ];
     let mut table = TableData::new(title, columns);
     for row in &answer.rows {
-        let per_stripe = |activations: u64| activations as f64 / row.stripes_written.max(1) as f64;
-        let (last, every) = (per_stripe(row.activations_last_reference), per_stripe(row.activations_every_release));
-        let more = if last > 0.0 { format!("{:+.0}%", (every / last - 1.0) * 100.0) } else { String::new() };
         table.row([
             row.level.clone(),
             row.pattern.clone(),
             show_size(row.write_size),
             row.stripes_written.to_string(),
-            number(last),
-            number(every),
-            more,
-            number(per_stripe(row.member_ios_last_reference)),
-            number(per_stripe(row.member_ios_every_release)),
+            per(row.activations_last_reference, row.stripes_written),
+            per(row.activations_every_release, row.stripes_written),
+            more(row.activations_last_reference, row.activations_every_release),
+            per(row.member_ios_last_reference, row.stripes_written),
+            per(row.member_ios_every_release, row.stripes_written),
+        ]);
+    }
+    table
+}
+
+fn queueings_table(args: &ActivationArgs, answer: &Answer) -> TableData {
+    let title = format!(
+        "Queueings (md's count: a 4 KiB row is queued to be looked at) per row written; {} members, {} writes to a batch",
+        args.members, args.batch
+    );
+    let columns = ["level", "order", "write", "rows", "at the last reference", "at every release", "more"];
+    let mut table = TableData::new(title, columns);
+    for row in &answer.rows {
+        table.row([
+            row.level.clone(),
+            row.pattern.clone(),
+            show_size(row.write_size),
+            row.rows_written.to_string(),
+            per(row.queueings_last_reference, row.rows_written),
+            per(row.queueings_every_release, row.rows_written),
+            more(row.queueings_last_reference, row.queueings_every_release),
         ]);
     }
     table
@@ -122,8 +158,12 @@ mod tests {
         let args = ActivationArgs { members: 5, chunk: 65536, batch: 32, seed: 1 };
         let json = r#"{"rows":[{"level":"raid5","pattern":"sequential","write_size":4096,"writes":640,"stripes_written":10,
             "activations_last_reference":10,"activations_every_release":45,
-            "member_ios_last_reference":40,"member_ios_every_release":180}]}"#;
-        let table = table(&args, &serde_json::from_str(json).unwrap());
+            "member_ios_last_reference":40,"member_ios_every_release":180,
+            "rows_written":160,"queueings_last_reference":320,"queueings_every_release":1440}]}"#;
+        let answer = serde_json::from_str(json).unwrap();
+        let table = queueings_table(&args, &answer);
+        assert_eq!(table.rows, [["raid5", "sequential", "4 KiB", "160", "2.00", "9.00", "+350%"]]);
+        let table = activations_table(&args, &answer);
         assert_eq!(table.rows, [["raid5", "sequential", "4 KiB", "10", "1.00", "4.50", "+350%", "4.00", "18.0"]]);
     }
 }
