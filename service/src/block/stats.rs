@@ -9,7 +9,7 @@ use raid_core::action::Seg;
 
 use super::{BlockDevice, BlockInfo, Completion, Completions, Io, IoOp, MemberHandle};
 use crate::reactor;
-use crate::telemetry::{Latencies, histogram};
+use crate::telemetry::{Classes, Latencies, histogram};
 
 /// Counts of one kind of I/O.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,6 +64,16 @@ impl Stats {
         std::array::from_fn(|kind| {
             let mut sum = histogram();
             queues.iter().for_each(|q| q.latencies[kind].add_to(&mut sum));
+            sum
+        })
+    }
+
+    /// The same in the classes of [`crate::telemetry::BOUNDS`]. As slow.
+    pub fn latency_classes(&self) -> [Classes; 3] {
+        let queues = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        std::array::from_fn(|kind| {
+            let mut sum = Classes::default();
+            queues.iter().for_each(|q| q.latencies[kind].add_to_classes(&mut sum));
             sum
         })
     }

@@ -425,6 +425,7 @@ fn counters_and_latencies_are_those_of_all_queues() {
     assert_eq!(totals.in_flight, 0);
     let latencies = stats.latencies();
     assert_eq!(latencies.each_ref().map(|h| h.len()), [3, 2, 2]);
+    assert_eq!(stats.latency_classes().map(|classes| classes.iter().sum::<u64>()), [3, 2, 2]);
     assert!(latencies[0].max() >= 5_000_000, "the late answer is not seen: {}", latencies[0].max());
 }
 

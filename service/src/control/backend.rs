@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use super::error::Error;
 use super::events::EventHub;
 use crate::block::fault;
+use crate::telemetry::Classes;
 
 /// What a change gives back.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -506,6 +507,8 @@ pub struct IoCounters {
     pub bytes: u64,
     /// Sum of their latencies.
     pub time: Duration,
+    /// Their latencies, in classes.
+    pub latencies: Classes,
 }
 
 /// Reads, writes (zeroing included) and flushes apart.

@@ -1,7 +1,7 @@
 //! `/metrics` in the OpenMetrics text format. Base units only; cumulative counts are counters.
 
 use std::fmt;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, NoLabelSet, text};
@@ -12,6 +12,8 @@ use super::backend::{
     Array, ArrayState, Backend, Counters, Export, ExportState, Io, IoCounters, MemberState, Operation, System,
     VolumeState,
 };
+
+use crate::telemetry::{BOUNDS, Classes};
 
 /// The content type that the format asks for.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -77,20 +79,41 @@ impl Writer<'_> {
         Ok(())
     }
 
+    /// One family of histograms of seconds.
+    fn latencies(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (Labels, (Duration, Classes))>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
+        let bounds = BOUNDS.iter().map(|nanos| *nanos as f64 / 1e9).chain([f64::INFINITY]);
+        for (labels, (sum, classes)) in samples {
+            let buckets: Vec<_> = bounds.clone().zip(classes).collect();
+            let count = classes.iter().sum();
+            let mut sample = family.encode_family(&labels)?;
+            sample.encode_histogram::<NoLabelSet>(sum.as_secs_f64(), count, &buckets, None)?;
+        }
+        Ok(())
+    }
+
     /// The I/O of volumes or members, reads, writes and flushes apart.
     fn io(&mut self, what: &str, all: &[(Labels, Io)]) -> fmt::Result {
-        let each = |value: fn(&IoCounters) -> f64| {
+        fn kinds<T>(all: &[(Labels, Io)], value: fn(&IoCounters) -> T) -> impl Iterator<Item = (Labels, T)> {
             all.iter().flat_map(move |(labels, io)| {
                 [("read", io.read), ("write", io.write), ("flush", io.flush)]
                     .map(|(op, counters)| (with(labels, "op", op), value(&counters)))
             })
-        };
+        }
+        let each = |value: fn(&IoCounters) -> f64| kinds(all, value);
         let name = |suffix: &str| format!("raidd_{what}_{suffix}");
         self.counters(&name("operations"), "I/Os that succeeded", None, each(|c| c.ops as f64))?;
         self.counters(&name("operation_errors"), "I/Os that ended with an error", None, each(|c| c.errors as f64))?;
         self.counters(&name("operation"), "Bytes of I/Os that succeeded", Some(Unit::Bytes), each(|c| c.bytes as f64))?;
         let help = "Sum of the latencies of the I/Os that succeeded";
         self.counters(&name("operation"), help, Some(Unit::Seconds), each(|c| c.time.as_secs_f64()))?;
+        let help = "Latencies of the I/Os that succeeded";
+        self.latencies(&name("operation_latency"), help, kinds(all, |c| (c.time, c.latencies)))?;
         let in_flight = all.iter().map(|(labels, io)| (labels.clone(), io.in_flight));
         self.gauges(&name("in_flight"), "I/Os in flight", None, in_flight)
     }

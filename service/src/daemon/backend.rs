@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::arrays::Array as Running;
 use super::machine::{Daemon, lock, random_uuid};
 use crate::block::fault;
-use crate::block::stats::Totals;
+use crate::block::stats::Stats;
 use crate::control::backend::{
     Array, ArrayCounters, ArraySpec, ArrayState, Backend, Counters, Export, ExportSpec, ExportState, Fault, FaultSpec,
     Hosts, Io, IoCounters, Member, MemberCounters, MemberState, NewDevice, Operation, OperationState, Reactor, Result,
@@ -124,12 +124,14 @@ fn array(running: &Running) -> Array {
     }
 }
 
-fn io(t: &Totals) -> Io {
+fn io(stats: &Stats) -> Io {
+    let (t, latencies) = (stats.totals(), stats.latency_classes());
     let kind = |i: usize| IoCounters {
         ops: t.kinds[i].ops,
         errors: t.kinds[i].errors,
         bytes: t.kinds[i].bytes,
         time: Duration::from_nanos(t.kinds[i].nanos),
+        latencies: latencies[i],
     };
     Io { read: kind(0), write: kind(1), flush: kind(2), in_flight: t.in_flight }
 }
@@ -289,17 +291,13 @@ impl Backend for Control {
         let mut out = Counters::default();
         for (name, stats) in lock(&self.0.volume_stats).iter() {
             let (array, volume) = name.split_once('/').unwrap_or((name, ""));
-            out.volumes.push(VolumeCounters {
-                array: array.to_string(),
-                volume: volume.to_string(),
-                io: io(&stats.totals()),
-            });
+            out.volumes.push(VolumeCounters { array: array.to_string(), volume: volume.to_string(), io: io(stats) });
         }
         for running in self.running() {
             let devices = running.devices();
             for m in &running.status().members {
-                let totals = m.device.and_then(|d| devices.get(&d)).map(|d| d.stats.totals()).unwrap_or_default();
-                out.members.push(MemberCounters { array: running.name.clone(), member: m.id.0, io: io(&totals) });
+                let io = m.device.and_then(|d| devices.get(&d)).map(|d| io(&d.stats)).unwrap_or_default();
+                out.members.push(MemberCounters { array: running.name.clone(), member: m.id.0, io });
             }
             let [full, rmw, rcw, activations, merged, degraded, repairs, failed] = running.counters();
             out.arrays.push(ArrayCounters {

@@ -13,6 +13,23 @@ const SUB: u32 = 7;
 const LARGEST: u64 = (1 << 36) - 1;
 const BUCKETS: usize = index(LARGEST) + 1;
 
+/// Upper bounds of the few classes in which latencies are told to monitoring, in nanoseconds: 10 µs to 10 s in steps of 1,
+/// 2, 5. They are the same for everything and never change, so that sums over members and machines mean something.
+pub const BOUNDS: [u64; 19] = bounds();
+
+const fn bounds() -> [u64; 19] {
+    let mut out = [0; 19];
+    let mut i = 0;
+    while i < out.len() {
+        out[i] = [10_000, 20_000, 50_000][i % 3] * 10u64.pow(i as u32 / 3);
+        i += 1;
+    }
+    out
+}
+
+/// How many latencies are in each class: at most the bound and above the one before; the last class has no bound.
+pub type Classes = [u64; BOUNDS.len() + 1];
+
 /// The bucket of a value.
 const fn index(value: u64) -> usize {
     // Below 2^(SUB + 1) each value has a bucket of its own; each further power of two has 2^SUB.
@@ -41,6 +58,18 @@ impl Latencies {
     pub fn record(&self, nanos: u64) {
         let bucket = &self.0[index(nanos.min(LARGEST))];
         bucket.store(bucket.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// Adds what was recorded so far to the classes. A bucket that a bound cuts counts above it, so what is said to be at
+    /// most the bound is; up to 1% below the bound may be missing. Records that come meanwhile may be in or not.
+    pub fn add_to_classes(&self, classes: &mut Classes) {
+        let mut class = 0;
+        for (i, bucket) in self.0.iter().enumerate() {
+            while BOUNDS.get(class).is_some_and(|bound| largest_of(i) > *bound) {
+                class += 1;
+            }
+            classes[class] += bucket.load(Ordering::Relaxed);
+        }
     }
 
     /// Adds what was recorded so far. Records that come meanwhile may be in or not.
@@ -73,6 +102,21 @@ mod tests {
             assert!((last - first) * 100 <= first.max(1) || first == last, "bucket {i} from {first} to {last}");
         }
         assert_eq!(largest_of(BUCKETS - 1), LARGEST);
+    }
+
+    #[test]
+    fn classes_hold_everything_once_and_nothing_above_their_bound() {
+        assert_eq!((BOUNDS[0], BOUNDS[5], BOUNDS[18]), (10_000, 500_000, 10_000_000_000));
+        for (class, bound) in BOUNDS.into_iter().enumerate() {
+            let latencies = Latencies::default();
+            // Well below, just above, and beyond all.
+            [bound / 100 * 98, bound + 1, u64::MAX].into_iter().for_each(|n| latencies.record(n));
+            let mut classes = Classes::default();
+            latencies.add_to_classes(&mut classes);
+            let mut expected = Classes::default();
+            [class, class + 1, BOUNDS.len()].into_iter().for_each(|c| expected[c] += 1);
+            assert_eq!(classes, expected, "around {bound}");
+        }
     }
 
     #[test]

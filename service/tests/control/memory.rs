@@ -9,6 +9,7 @@ use raid_core::manager::{Policy, Severity};
 use raidd::control::backend::*;
 use raidd::control::error::{Error, Kind};
 use raidd::control::events::EventHub;
+use raidd::telemetry::Classes;
 use tokio::sync::{Semaphore, watch};
 
 pub struct Memory {
@@ -181,8 +182,11 @@ impl Backend for Memory {
     }
 
     fn counters(&self) -> Counters {
+        let mut latencies = Classes::default();
+        // At most 100 µs, and at most 1 s.
+        (latencies[3], latencies[15]) = (7, 3);
         let io = Io {
-            read: IoCounters { ops: 10, errors: 1, bytes: 40960, time: Duration::from_millis(2500) },
+            read: IoCounters { ops: 10, errors: 1, bytes: 40960, time: Duration::from_millis(2500), latencies },
             ..Io::default()
         };
         Counters {
