@@ -10,6 +10,7 @@ pub mod alloc;
 pub mod engine;
 pub mod geometry;
 pub mod gf;
+pub mod journal;
 pub mod manager;
 pub mod ondisk;
 pub mod plan;

@@ -1,0 +1,201 @@
+//! What a scan answers: the newest entry for each block, what is revoked, what is lost.
+
+use super::format::{Anchor, Kind};
+use crate::action::VolumeId;
+
+/// A row of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RowId {
+    /// Group index in the volume.
+    pub group: u32,
+    /// Stripe index in the group.
+    pub stripe: u32,
+    /// Block index in the chunk.
+    pub row: u16,
+}
+
+/// Where a payload block is whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Payload {
+    /// On which copy; the lowest one if there are several.
+    pub copy: u8,
+    /// In which block of the ring.
+    pub block: u32,
+}
+
+/// The newest entry for one block of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// The row.
+    pub id: RowId,
+    /// The column.
+    pub column: u16,
+    /// Payload or intent.
+    pub kind: Kind,
+    /// The record that it stands in.
+    pub sequence: u64,
+    /// CRC32C of the block's new content.
+    pub crc: u32,
+    /// Where that content is. `None` for an intent, and for a payload that no copy has any more: then what the member
+    /// holds is old, new or torn, and only `crc` can tell which.
+    pub payload: Option<Payload>,
+}
+
+/// A row with something to do. At least one of the lists has an item; both are sorted by column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row<'a> {
+    /// Which row.
+    pub id: RowId,
+    /// New content, one item for each block that has some. Nothing here is older than the intents.
+    pub payloads: &'a [Item],
+    /// The newest intent of the row: what all its columns were to become, past the journal. A payload of the same column
+    /// with a higher sequence overrides it.
+    pub intents: &'a [Item],
+}
+
+/// A block of a record that may not count yet, to be copied to other copies of the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repair {
+    /// The block of the ring.
+    pub block: u32,
+    /// The copy that has it.
+    pub from: u8,
+    /// The copies that do not, as a bit mask.
+    pub to: u8,
+}
+
+/// Records that counted and that no copy has whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rot {
+    /// The first lost sequence number.
+    pub first: u64,
+    /// The last one.
+    pub last: u64,
+    /// The blocks whose payload is lost, by row and column. Empty if the headers are lost, too: then nobody knows.
+    pub places: Vec<(RowId, u16)>,
+}
+
+/// The counts of a scan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// The first record that is not replayed.
+    pub end: u64,
+    /// Records that are replayed.
+    pub records: u64,
+    /// Blocks of the ring between the tail and the end.
+    pub blocks: u64,
+    /// Sequence numbers from `end` on of which there is a trace: records that were being written when the power went.
+    pub torn: u64,
+    /// Blocks of records before `end` that a copy did not have and another one had.
+    pub repaired: u64,
+}
+
+/// The result of a scan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replay {
+    /// The anchor that replay began at. The next epoch's number must be larger than its epoch's, and
+    /// [`super::Ring::new`] takes its generation.
+    pub anchor: Anchor,
+    /// By row, payloads before intents, by column.
+    items: Vec<Item>,
+    /// To be written, and to be durable, before replay writes the first block to a member. Otherwise a second crash that
+    /// takes the one copy along leaves rows half replayed.
+    pub repairs: Vec<Repair>,
+    /// What counted and is lost, in the order of sequence numbers.
+    pub rot: Vec<Rot>,
+    /// The counts.
+    pub summary: Summary,
+}
+
+/// Why there is nothing to replay, and no way on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// No copy has a valid anchor.
+    #[error(
+        "no copy of the journal of volume {volume}, shard {shard} can be read or has a valid anchor; bring back a member \
+         that holds a copy, or assemble with --force, which gives up what only the journal had",
+        volume = volume.0
+    )]
+    Lost {
+        /// The volume.
+        volume: VolumeId,
+        /// The shard.
+        shard: u16,
+    },
+    /// A record holds entries that this version does not know.
+    #[error(
+        "record {sequence} of the journal of volume {volume}, shard {shard} has an entry of kind {kind}, which this raidd \
+         does not know: assemble with the raidd that wrote it, or a newer one",
+        volume = volume.0
+    )]
+    Newer {
+        /// The volume.
+        volume: VolumeId,
+        /// The shard.
+        shard: u16,
+        /// The record.
+        sequence: u64,
+        /// The unknown kind.
+        kind: u8,
+    },
+}
+
+impl Replay {
+    pub(super) fn new(
+        anchor: Anchor,
+        mut items: Vec<Item>,
+        repairs: Vec<Repair>,
+        rot: Vec<Rot>,
+        summary: Summary,
+    ) -> Replay {
+        resolve(&mut items);
+        Replay { anchor, items, repairs, rot, summary }
+    }
+
+    /// The rows with something to do, in order.
+    pub fn rows(&self) -> impl Iterator<Item = Row<'_>> {
+        self.items.chunk_by(|a, b| a.id == b.id).map(|items| {
+            let (payloads, intents) = items.split_at(items.partition_point(|i| i.kind == Kind::Payload));
+            Row { id: items[0].id, payloads, intents }
+        })
+    }
+
+    /// All items of all rows, in the order of [`Replay::rows`].
+    pub fn items(&self) -> &[Item] {
+        &self.items
+    }
+
+    /// Nothing has to be done, neither to the ring nor to the members.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty() && self.repairs.is_empty() && self.rot.is_empty()
+    }
+
+    /// The newest lost record of which nobody knows the places. An item with a lower sequence may be out of date: what is
+    /// lost may have written the same block, or revoked it.
+    pub fn doubtful_before(&self) -> Option<u64> {
+        self.rot.iter().rev().find(|r| r.places.is_empty()).map(|r| r.last)
+    }
+}
+
+/// Keeps what is in force: of each row the newest intent, and of each column the newest payload that is not older than it.
+/// Doing this to a part of the items first changes nothing, so that a long scan can do it now and then.
+pub(super) fn resolve(items: &mut Vec<Item>) {
+    // Stable: of two payloads for a block in one record, the later one is the newer one.
+    items.sort_by_key(|i| (i.id, i.kind == Kind::Intent, i.column, i.sequence));
+    let (mut kept, mut start) = (0, 0);
+    while start < items.len() {
+        let id = items[start].id;
+        let end = start + items[start..].iter().take_while(|i| i.id == id).count();
+        let intent = items[start..end].iter().filter(|i| i.kind == Kind::Intent).map(|i| i.sequence).max().unwrap_or(0);
+        for n in start..end {
+            let item = items[n];
+            let newest = items[n + 1..end].first().is_none_or(|i| (i.kind, i.column) != (item.kind, item.column));
+            if newest && item.sequence >= intent {
+                items[kept] = item;
+                kept += 1;
+            }
+        }
+        start = end;
+    }
+    items.truncate(kept);
+}
