@@ -330,6 +330,13 @@ pub enum Event {
         /// Which volume.
         volume: VolumeId,
     },
+    /// A write waits for its region to be dirty, durably, in the volume's bitmap.
+    RegionNeeded {
+        /// Which volume.
+        volume: VolumeId,
+        /// Which region of it ([`crate::geometry::Geometry::region`]).
+        region: u32,
+    },
     /// A member could not read blocks; they were rebuilt from the others and rewritten.
     ReadRepaired {
         /// Which member.

@@ -118,6 +118,16 @@ impl Geometry {
         if self.chunk >= BAND_BYTES { 1 } else { BAND_BYTES / self.chunk }
     }
 
+    /// Bands of a group: the regions of the write-intent bitmap (see [`crate::regions`]).
+    pub const fn bands(&self) -> u32 {
+        self.stripes().div_ceil(self.band_stripes())
+    }
+
+    /// The region that a stripe belongs to, counted through the volume.
+    pub const fn region(&self, group: u32, stripe: u32) -> u32 {
+        group * self.bands() + stripe / self.band_stripes()
+    }
+
     /// The shard that owns a stripe. Groups start at different shards, so that small groups spread too.
     pub const fn shard(&self, group: u32, stripe: u32) -> u16 {
         let band = stripe / self.band_stripes();

@@ -14,5 +14,6 @@ pub mod journal;
 pub mod manager;
 pub mod ondisk;
 pub mod plan;
+pub mod regions;
 pub mod units;
 pub mod view;

@@ -5,6 +5,7 @@
 
 use crate::action::{MemberId, VolumeId};
 use crate::geometry::Geometry;
+use crate::regions::{Region, RegionMap};
 
 /// A snapshot of members, volumes and groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,6 +46,9 @@ pub struct VolumeView {
     pub dirty: bool,
     /// False: every request is answered `Offline`.
     pub online: bool,
+    /// The write-intent bitmap, where the volume has one. Its states change under a view: they are the one thing in it
+    /// that does.
+    pub regions: Option<RegionMap>,
     /// The groups, in the order of their addresses.
     pub groups: Vec<GroupView>,
 }
@@ -81,6 +85,13 @@ pub enum SlotState {
     Missing,
 }
 
+impl VolumeView {
+    /// The state of a stripe's region; without a bitmap all are dirty, which forbids nothing.
+    pub fn region(&self, group: u32, stripe: u32) -> Region {
+        self.regions.as_ref().map_or(Region::Dirty, |m| m.get(self.geometry.region(group, stripe)))
+    }
+}
+
 impl View {
     /// A view of one volume, number 0, over all of its groups, on as many members as it is wide, everything in sync. Group
     /// `g` is each member's extent `g`, from the member's first byte on. For tests and measurements that need no manager.
@@ -100,6 +111,7 @@ impl View {
                 track_dirty: false,
                 dirty: false,
                 online: true,
+                regions: None,
                 groups,
             }],
         }

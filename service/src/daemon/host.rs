@@ -223,6 +223,11 @@ impl ArrayHost {
                     members: members.clone(),
                 });
             }
+            ManagerAction::RegionsChanged { .. } => {
+                for lane in 0..self.config.lanes.len() {
+                    self.outgoing.push_back((lane, LaneMessage::RegionsChanged));
+                }
+            }
             ManagerAction::Quiesce { tag } => self.broadcast(tag, false, LaneMessage::Quiesce),
             ManagerAction::Maintain { tag, volume, group, stripe, rebuild } => {
                 let op = if rebuild { Op::Rebuild { group, stripe } } else { Op::Resync { group, stripe } };

@@ -34,7 +34,9 @@ pub enum LaneMessage {
         /// By member number; `None` where the array has no device.
         members: Vec<Option<MemberHandle>>,
     },
-    /// Tell the host when nothing is in flight.
+    /// Regions of a bitmap have changed their states.
+    RegionsChanged,
+    /// Tell the host when all that is in flight now has ended.
     Quiesce(u64),
     /// The array has stopped: let go of the members and leave the reactor.
     Leave,
@@ -44,7 +46,7 @@ pub enum LaneMessage {
 pub enum HostMessage {
     /// The lane of this reactor works by the view.
     Published(u64),
-    /// The lane has nothing in flight.
+    /// What the lane had in flight has ended.
     Quiesced(u64),
     /// A rebuild or resync step has ended.
     Maintained(u64, ReqStatus),
@@ -154,7 +156,9 @@ pub struct Lane {
     deferred: VecDeque<(MemberId, Io, Slice)>,
     outgoing: VecDeque<(u16, LaneMessage)>,
     to_host: VecDeque<HostMessage>,
+    /// Who waits for the end of what is in flight, and who waits for what was in flight at the engine's last epoch.
     quiescing: Vec<u64>,
+    ending: Vec<u64>,
     leaving: bool,
     /// The tag of the view in force.
     view_tag: Option<u64>,
@@ -176,6 +180,7 @@ impl Lane {
             outgoing: VecDeque::with_capacity(room),
             to_host: VecDeque::with_capacity(64),
             quiescing: Vec::new(),
+            ending: Vec::new(),
             leaving: false,
             view_tag: None,
             fronts: Vec::new(),
@@ -271,6 +276,7 @@ impl Lane {
                 LaneMessage::Submit(request) => self.submit(request),
                 LaneMessage::Reply(tag, status) => self.deliver(tag, status),
                 LaneMessage::View { tag, view, members } => self.set_view(cx, tag, view, members),
+                LaneMessage::RegionsChanged => self.engine.regions_changed(cx.now),
                 LaneMessage::Quiesce(tag) => self.quiescing.push(tag),
                 LaneMessage::Leave => self.leaving = true,
             }
@@ -456,16 +462,26 @@ impl Lane {
         self.wake_peer(ring);
     }
 
+    /// Tells those who wait for the end of what was in flight when they asked. What has no place in the engine yet does not
+    /// count: it looks at views and regions when it gets there.
+    fn end_quiesce(&mut self) {
+        if self.engine.old_epoch_ended() {
+            self.to_host.extend(self.ending.drain(..).map(HostMessage::Quiesced));
+        }
+        if !self.quiescing.is_empty() && self.engine.begin_epoch() {
+            std::mem::swap(&mut self.ending, &mut self.quiescing);
+            if self.engine.old_epoch_ended() {
+                self.to_host.extend(self.ending.drain(..).map(HostMessage::Quiesced));
+            }
+        }
+    }
+
     fn send_to_host(&mut self) {
+        self.end_quiesce();
         while let Some(message) = self.to_host.pop_front() {
             if let Err(message) = self.config.host.try_send(message) {
                 self.to_host.push_front(message);
                 break;
-            }
-        }
-        if !self.quiescing.is_empty() && self.engine.idle() && self.waiting.is_empty() {
-            for tag in self.quiescing.drain(..) {
-                self.to_host.push_back(HostMessage::Quiesced(tag));
             }
         }
     }

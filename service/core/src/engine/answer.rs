@@ -7,7 +7,7 @@ use super::handle::facts;
 use super::issue::{Io, Owner};
 use super::slab::Key;
 use super::stripe::{Fault, Phase, Stage};
-use crate::action::{Event, IoStatus, IoTag, MemberId, ReqStatus, VolumeId};
+use crate::action::{Event, IoStatus, IoTag, MemberId, ReqStatus};
 use crate::view::{MemberState, SlotState, View};
 
 /// Whether the view says that a member no longer counts: what it missed is recorded.
@@ -37,6 +37,12 @@ impl Engine {
         }
         match io.owner {
             Owner::Piece(piece) if status == IoStatus::Ok => self.finish_piece(piece),
+            Owner::Zeros(piece) => {
+                if status != IoStatus::Ok {
+                    self.pieces[piece].status = ReqStatus::Unrecoverable;
+                }
+                self.finish_piece(piece);
+            }
             Owner::Piece(piece) => self.healthy_read_failed(piece, &io, status),
             Owner::StripeRead(index) | Owner::StripeWrite(index) | Owner::StripeCompute(index) => {
                 if status != IoStatus::Ok {
@@ -117,11 +123,30 @@ impl Engine {
         }
     }
 
-    fn dirty_needed(&mut self, volume: VolumeId) {
-        if let Some(at) = self.view.volumes.iter().position(|v| v.id == volume)
-            && !std::mem::replace(&mut self.asked[at], true)
+    /// Asks for the volume's dirty mark and for the stripe's region, each once.
+    fn marks_needed(&mut self, key: Key) {
+        let view = Arc::clone(&self.view);
+        let Some(at) = view.volumes.iter().position(|v| v.id == key.volume) else { return };
+        let volume = &view.volumes[at];
+        if volume.track_dirty && !volume.dirty && !std::mem::replace(&mut self.asked[at], true) {
+            self.event(Event::DirtyNeeded { volume: key.volume });
+        }
+        let region = volume.geometry.region(key.group, key.stripe);
+        if let Some(map) = &volume.regions
+            && !map.get(region).writable()
+            && map.ask(region)
         {
-            self.event(Event::DirtyNeeded { volume });
+            self.event(Event::RegionNeeded { volume: key.volume, region });
+        }
+    }
+
+    /// Regions have changed their states: stripes that waited for one look again.
+    pub(super) fn look_again(&mut self) {
+        for index in self.stripes.indexes() {
+            let waits = matches!(self.stripes[index].phase, Phase::ViewThenPlan | Phase::ViewThenDone);
+            if waits && !self.ready.contains(&index) {
+                self.ready.push_back(index);
+            }
         }
     }
 
@@ -139,13 +164,13 @@ impl Engine {
                 op.waiting &= !bit;
             }
         }
-        let (waiting, status, members, volume) = (op.waiting, op.wait_status, op.wait_member, op.key.volume);
+        let (waiting, status, members, key) = (op.waiting, op.wait_status, op.wait_member, op.key);
         if waiting != 0 {
             (0..32).filter(|s| waiting & (1 << s) != 0).for_each(|s| self.member_failed(members[s as usize], status));
             return false;
         }
         if op.phase == Phase::ViewThenPlan && op.stage == Stage::Write && !facts.marked {
-            self.dirty_needed(volume);
+            self.marks_needed(key);
             return false;
         }
         true
@@ -177,12 +202,7 @@ impl Engine {
             .collect();
         self.view = view;
         self.restart_flushes();
-        for index in self.stripes.indexes() {
-            let waits = matches!(self.stripes[index].phase, Phase::ViewThenPlan | Phase::ViewThenDone);
-            if waits && !self.ready.contains(&index) {
-                self.ready.push_back(index);
-            }
-        }
+        self.look_again();
         for _ in 0..self.flush_wait.len() {
             let Some((request, member, status)) = self.flush_wait.pop_front() else { break };
             if member_gone(&self.view, member) {

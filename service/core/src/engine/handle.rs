@@ -16,13 +16,24 @@ const STAGGERED: u32 = 4;
 pub(super) fn facts(view: &View, key: super::slab::Key) -> Facts {
     let Some(volume) = view.volume(key.volume).filter(|v| v.online) else { return Facts::default() };
     let Some(group) = volume.groups.get(key.group as usize) else { return Facts::default() };
-    let mut facts =
-        Facts { synced: group.synced, online: true, marked: !volume.track_dirty || volume.dirty, ..Facts::default() };
+    let region = volume.region(key.group, key.stripe);
+    let mut facts = Facts {
+        synced: group.synced && region.verified(),
+        online: true,
+        marked: (!volume.track_dirty || volume.dirty) && region.writable(),
+        ..Facts::default()
+    };
     for (slot, s) in group.slots.iter().enumerate() {
         facts.readable |= u32::from(s.state == SlotState::InSync) << slot;
         facts.writable |= u32::from(s.state != SlotState::Missing) << slot;
     }
     facts
+}
+
+/// Notes in the bitmap that the stripe's region is being written to. False if the write has to ask first after all.
+fn touch(view: &View, key: super::slab::Key) -> bool {
+    let Some(volume) = view.volume(key.volume) else { return true };
+    volume.regions.as_ref().is_none_or(|m| m.touch(volume.geometry.region(key.group, key.stripe)))
 }
 
 impl Engine {
@@ -273,7 +284,7 @@ impl Engine {
             self.end_stage(index, ReqStatus::Offline);
             return false;
         }
-        if op.stage == Stage::Write && !op.facts.marked {
+        if op.stage == Stage::Write && !(op.facts.marked && touch(&self.view, op.key)) {
             op.phase = Phase::ViewThenPlan;
             return false;
         }
@@ -364,7 +375,8 @@ impl Engine {
         let exclude = op.bad | op.targets;
         for column in 0..op.geometry.columns() {
             let (geometry, stripe, row) = (&op.geometry, op.key.stripe, op.window.0);
-            let slot = choose(group, geometry, stripe, column, exclude, &self.in_flight, row * BLOCK_SIZE);
+            let synced = op.facts.synced;
+            let slot = choose(group, synced, geometry, stripe, column, exclude, &self.in_flight, row * BLOCK_SIZE);
             op.sources |= slot.map_or(0, |s| 1 << s);
         }
     }

@@ -14,6 +14,8 @@ pub(super) const MAX_SEGS: usize = (MAX_CHUNK / BLOCK_SIZE) as usize;
 pub(super) enum Owner {
     /// A healthy read of a piece.
     Piece(u32),
+    /// The zeros of a read of an unwritten region.
+    Zeros(u32),
     /// A stripe's pre-read.
     StripeRead(u32),
     /// A stripe's write or zero.

@@ -92,6 +92,9 @@ pub struct Engine {
     config: Config,
     counters: Counters,
     requests: Slab<RequestState>,
+    /// Which of two epochs new requests belong to, and the requests of each that have not been answered.
+    epoch: usize,
+    in_epoch: [u32; 2],
     pieces: Slab<Piece>,
     stripes: Slab<StripeOp>,
     table: Table,
@@ -146,6 +149,8 @@ impl Engine {
             view: Arc::new(View::default()),
             counters: Counters::default(),
             requests: Slab::new(config.requests.max(1)),
+            epoch: 0,
+            in_epoch: [0; 2],
             pieces: Slab::new((config.requests + config.stripes) * 2 + config.ios),
             stripes: Slab::new(config.stripes.max(1)),
             table: Table::new(config.stripes.max(1)),
@@ -216,6 +221,26 @@ impl Engine {
     /// Takes a newer view. Operations that waited for it go on.
     pub fn set_view(&mut self, _now: Tick, view: Arc<View>) {
         self.take_view(view);
+    }
+
+    /// Regions of the view in force have changed their states: writes that waited for one go on.
+    pub fn regions_changed(&mut self, _now: Tick) {
+        self.look_again();
+    }
+
+    /// Tells the requests in flight from those to come, so that the end of the former can be waited for under load. False,
+    /// and nothing happens, while requests of before the last call are still in flight.
+    pub fn begin_epoch(&mut self) -> bool {
+        let free = self.old_epoch_ended();
+        if free {
+            self.epoch = 1 - self.epoch;
+        }
+        free
+    }
+
+    /// All requests that were in flight at the last [`Engine::begin_epoch`] have been answered.
+    pub fn old_epoch_ended(&self) -> bool {
+        self.in_epoch[1 - self.epoch] == 0
     }
 
     /// The view in force.

@@ -6,6 +6,7 @@ use super::slab::{Key, NIL};
 use super::stripe::{List, Phase, Piece, PieceKind, StripeOp};
 use crate::action::{Action, BufAddr, Busy, MemberId, Op, ReqStatus, ReqTag, Request, Step, VolumeId};
 use crate::geometry::{Geometry, Place};
+use crate::regions::Region;
 use crate::units::SECTOR_SIZE;
 use crate::view::{GroupView, SlotState};
 
@@ -37,6 +38,7 @@ pub(super) struct RequestState {
     compared: bool,
     /// Another engine owns the stripes: see [`Op::ReadHealthy`].
     pub foreign: bool,
+    epoch: usize,
 }
 
 /// What is left of a request that did not fit into the slabs at once.
@@ -90,7 +92,9 @@ impl Engine {
             next_flush: 0,
             compared: false,
             foreign: matches!(op, Op::ReadHealthy { .. }),
+            epoch: self.epoch,
         };
+        self.in_epoch[self.epoch] += 1;
         let index = self.requests.insert(state).expect("room was checked");
         if let Some((kind, offset, len, buf)) = range {
             self.intake = Some(Intake { request: index, kind, volume, offset, end: offset + len, buf });
@@ -178,13 +182,18 @@ impl Engine {
         let key = Key { volume: intake.volume, group, stripe };
         let start = column as u32 * geometry.chunk + offset;
         let len = left.min(geometry.stripe_bytes() - start as u64) as u32;
+        let region = volume.region(group, stripe);
+        if intake.kind == PieceKind::Read && region == Region::Unwritten {
+            return self.fill_with_zeros(intake, key, start, len).then_some(len as u64);
+        }
         if intake.kind == PieceKind::Read && readable(group_view, &geometry, stripe, start, len) {
             let len = len.min(geometry.chunk - offset);
             if self.pieces.room() == 0 || self.ios.room() == 0 {
                 return None;
             }
             let exclude = 0;
-            let slot = choose(group_view, &geometry, stripe, column, exclude, &self.in_flight, offset)
+            let synced = group_view.synced && region.verified();
+            let slot = choose(group_view, synced, &geometry, stripe, column, exclude, &self.in_flight, offset)
                 .expect("the column was found readable");
             let place = group_view.slots[slot as usize];
             let at = place.offset + stripe as u64 * geometry.chunk as u64 + offset as u64;
@@ -197,6 +206,20 @@ impl Engine {
             return Some(left);
         }
         self.attach_new(intake, key, start, len).then_some(len as u64)
+    }
+
+    /// A read of a region that nobody has written to. What its members hold there is somebody else's old data.
+    fn fill_with_zeros(&mut self, intake: &Intake, key: Key, start: u32, len: u32) -> bool {
+        let Some(piece) = self.new_piece(intake, key, start, len) else { return false };
+        self.builder.steps.clear();
+        self.builder.terms.clear();
+        self.builder.steps.push(Step::Copy { dst: intake.buf, src: BufAddr::ZERO, len });
+        if self.order_compute(Owner::Zeros(piece)).is_some() {
+            return true;
+        }
+        self.pieces.remove(piece);
+        self.requests[intake.request].remaining -= 1;
+        false
     }
 
     fn new_piece(&mut self, intake: &Intake, key: Key, start: u32, len: u32) -> Option<u32> {
@@ -354,6 +377,7 @@ impl Engine {
             return;
         }
         let request = self.requests.remove(index).expect("a live request");
+        self.in_epoch[request.epoch] -= 1;
         let kind = match request.kind {
             Kind::Read => Some(0),
             Kind::Write => Some(1),
@@ -383,8 +407,10 @@ fn readable(group: &GroupView, geometry: &Geometry, stripe: u32, start: u32, len
 
 /// The slot to read a column from: of copies in sync the one whose member has the fewest reads in flight, in turn by
 /// address where they are equal. Copies that may differ are not chosen among: always the first.
+#[allow(clippy::too_many_arguments)]
 pub(super) fn choose(
     group: &GroupView,
+    synced: bool,
     geometry: &Geometry,
     stripe: u32,
     column: u16,
@@ -394,7 +420,7 @@ pub(super) fn choose(
 ) -> Option<u16> {
     let slots = geometry.slots(stripe, column);
     let usable = |slot: u16| group.slots[slot as usize].state == SlotState::InSync && exclude & (1 << slot) == 0;
-    if slots.count == 1 || !group.synced {
+    if slots.count == 1 || !synced {
         return slots.iter().find(|&s| usable(s));
     }
     let turn = (stripe.wrapping_add(offset / crate::units::BLOCK_SIZE) % slots.count as u32) as u16;

@@ -83,6 +83,7 @@ impl Rig {
             volumes: vec![VolumeView {
                 id: VOLUME,
                 geometry,
+                regions: None,
                 size: groups * geometry.group_bytes(),
                 track_dirty: false,
                 dirty: false,

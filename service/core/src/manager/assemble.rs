@@ -4,6 +4,7 @@
 //! can be told from members that only missed a commit.
 
 use super::decide::{Found, decide};
+use super::load::Loading;
 use super::task::{Kind, Next, status_text};
 use super::{
     Answer, ArrayState, CommandTag, DeviceInfo, ErrorKind, Identity, ManageError, Manager, MemberPlace, Severity, Uuid,
@@ -21,6 +22,7 @@ enum Phase {
     Superblocks,
     Slots,
     Decide,
+    Bitmaps,
     FlushRepairs,
     Commit,
     Count,
@@ -33,11 +35,20 @@ pub(super) struct AssembleTask {
     force: bool,
     devices: Vec<DeviceInfo>,
     found: Vec<Found>,
+    /// The bitmaps that are being read.
+    bitmaps: Loading,
 }
 
 impl Manager {
     pub(super) fn begin_assemble(&mut self, tag: CommandTag, history: Uuid, devices: Vec<DeviceInfo>, force: bool) {
-        let task = AssembleTask { phase: Phase::Superblocks, history, force, devices, found: Vec::new() };
+        let task = AssembleTask {
+            phase: Phase::Superblocks,
+            history,
+            force,
+            devices,
+            found: Vec::new(),
+            bitmaps: Loading::default(),
+        };
         self.begin(tag, Kind::Assemble(Box::new(task)));
     }
 
@@ -82,7 +93,13 @@ impl Manager {
                     Err(e) => return Next::End(Err(e)),
                     Ok(decision) => self.take_decision(t, decision),
                 }
-                t.phase = Phase::FlushRepairs;
+                t.phase = Phase::Bitmaps;
+                Next::Phase
+            }
+            Phase::Bitmaps => {
+                if !self.load_bitmaps(&mut t.bitmaps) {
+                    t.phase = Phase::FlushRepairs;
+                }
                 Next::Phase
             }
             Phase::FlushRepairs => {
@@ -199,6 +216,7 @@ impl Manager {
             data_offset: sb.data_offset,
         };
         self.wanted = decision.config;
+        t.bitmaps = Loading::new(decision.bitmaps);
         self.committed = self.wanted.clone();
         self.places = vec![MemberPlace::default(); self.wanted.members.len()];
         self.actions.extend(decision.notices.into_iter().map(super::ManagerAction::Notice));

@@ -67,7 +67,7 @@ impl Manager {
             return;
         }
         let Some(v) = self.wanted.volumes.iter_mut().find(|v| v.id == volume.0) else { return };
-        if v.policy != Policy::Resync {
+        if v.policy == Policy::None {
             return;
         }
         let was_dirty = std::mem::replace(&mut v.dirty, true);
@@ -210,6 +210,7 @@ impl Manager {
                 }
                 self.maintenance.abort();
                 self.cleaning = None;
+                self.stop_bitmaps(None);
                 t.phase = StopPhase::Quiesce;
                 Next::Published(self.view_changed())
             }

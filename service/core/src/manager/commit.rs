@@ -83,7 +83,7 @@ impl Manager {
             record.joined = config.generation;
             for &(volume, group, slot) in slots {
                 let volume = config.volumes.iter_mut().find(|v| v.id == volume);
-                if let Some(slot) = volume.and_then(|v| v.groups.get_mut(group as usize)?.slots.get_mut(slot))
+                if let Some(slot) = volume.and_then(|v| v.all_groups_mut().nth(group as usize)?.slots.get_mut(slot))
                     && slot.member == *member
                 {
                     slot.state = SlotState::InSync;
@@ -209,9 +209,10 @@ impl Manager {
             id: VolumeId(v.id),
             geometry: v.geometry,
             size: v.size,
-            track_dirty: v.policy == Policy::Resync,
+            track_dirty: v.policy != Policy::None,
             dirty: v.dirty && !soft_clean(v.id),
             online: serving && volume_viable(v),
+            regions: self.bitmaps.get(&v.id).map(|b| b.map().clone()),
             groups: v.groups.iter().map(|g| self.group_view(g)).collect(),
         });
         View {

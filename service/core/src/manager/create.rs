@@ -180,6 +180,7 @@ impl Manager {
             state,
             reason: FailReason::Fine,
             replaces: None,
+            partial: false,
             joined,
             role: 0,
             size: device.size,

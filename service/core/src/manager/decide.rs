@@ -1,8 +1,11 @@
 //! What an assembly makes of what it read: one pure function, so that every case can be tested as a table.
 
-use super::redundancy::{degraded, has_parity, in_sync, tolerance, viable, volume_viable};
+use std::collections::BTreeMap;
+
+use super::redundancy::{bitmap_viable, degraded, has_parity, in_sync, tolerance, viable, volume_viable};
 use super::{DeviceInfo, ErrorKind, ManageError, Notice, Policy, Severity, Uuid, reason_text, refuse};
 use crate::action::{MemberId, VolumeId};
+use crate::geometry::Level;
 use crate::ondisk::{Config, FailReason, RecordState, Superblock, VolumeRecord};
 use crate::view::SlotState;
 
@@ -38,6 +41,17 @@ pub(super) struct Decision {
     /// Which devices are which members, failed ones included.
     pub members: Vec<(usize, u16)>,
     pub notices: Vec<Notice>,
+    /// What to make of the volumes' bitmaps, by volume.
+    pub bitmaps: BTreeMap<u32, Trust>,
+}
+
+/// What the states of a bitmap are worth.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Trust {
+    /// The volume was not stopped cleanly: dirty regions have to be resynced.
+    pub unclean: bool,
+    /// A copy of the bitmap was taken back by force, or all of it may be old: no state means anything.
+    pub stale: bool,
 }
 
 fn hex(id: Uuid) -> String {
@@ -74,15 +88,18 @@ pub(super) fn decide(found: &[Found], history: Uuid, force: bool) -> Result<Deci
     // New generations must be newer than every one that is there, the unfinished ones too.
     config.generation = found.iter().filter_map(Found::newest).map(|c| c.generation).max().unwrap_or(0);
     config.begin_history(config.generation + 1, history);
-    let mut decision = Decision { winner, config, members: Vec::new(), notices: Vec::new() };
+    let mut decision = Decision { winner, config, members: Vec::new(), notices: Vec::new(), bitmaps: BTreeMap::new() };
     match_members(found, base, &mut decision);
     let config = &mut decision.config;
+    let before: Vec<bool> = config.volumes.iter().map(|v| bitmap_viable(v, in_sync)).collect();
     if force {
         force_members(found, base, config, &decision.members, &mut decision.notices);
     }
     let present: Vec<u16> = decision.members.iter().map(|(_, m)| *m).collect();
     for v in 0..config.volumes.len() {
-        check_volume(config, v, &present, force, &mut decision.notices)?;
+        let mut trust = check_volume(config, v, &present, force, &mut decision.notices)?;
+        trust.stale = !before[v];
+        decision.bitmaps.insert(config.volumes[v].id, trust);
     }
     Ok(decision)
 }
@@ -158,7 +175,7 @@ fn match_members(found: &[Found], base: &Config, decision: &mut Decision) {
     let fail = |config: &mut Config, m: usize, reason| {
         config.members[m].state = RecordState::Failed;
         config.members[m].reason = reason;
-        for slot in config.volumes.iter_mut().flat_map(|v| &mut v.groups).flat_map(|g| &mut g.slots) {
+        for slot in config.volumes.iter_mut().flat_map(VolumeRecord::slots_mut) {
             if usize::from(slot.member) == m {
                 slot.state = SlotState::Missing;
             }
@@ -234,7 +251,9 @@ fn force_members(
         let mut used = false;
         for v in &mut config.volumes {
             let level = v.geometry.level;
-            for g in v.groups.iter_mut().filter(|g| !viable(level, &g.slots, in_sync)) {
+            let data = v.groups.iter_mut().map(|g| (level, g));
+            let lost = data.chain(v.meta.iter_mut().map(|g| (Level::Raid1, g)));
+            for (_, g) in lost.filter(|(level, g)| !viable(*level, &g.slots, in_sync)) {
                 for s in g.slots.iter_mut().filter(|s| s.member == m && s.state == SlotState::Missing) {
                     s.state = SlotState::InSync;
                     used = true;
@@ -265,14 +284,16 @@ fn check_volume(
     present: &[u16],
     force: bool,
     notices: &mut Vec<Notice>,
-) -> Result<(), ManageError> {
+) -> Result<Trust, ManageError> {
     let volume = &config.volumes[v];
     let (id, name, level) = (volume.id, volume.name.clone(), volume.geometry.level);
     if !volume_viable(volume) && !force {
+        let lost_bitmap = volume.meta.iter().filter(|g| !viable(Level::Raid1, &g.slots, in_sync));
         let mut gone: Vec<u16> = volume
             .groups
             .iter()
             .filter(|g| !viable(level, &g.slots, in_sync))
+            .chain(lost_bitmap)
             .flat_map(|g| g.slots.iter().filter(|s| !in_sync(s)).map(|s| s.member))
             .collect();
         gone.sort_unstable();
@@ -301,23 +322,26 @@ fn check_volume(
         // Left exactly as it is, for a later assembly with more members.
         let message = format!("volume '{name}' stays offline: too few of its members are there");
         notices.push(notice(Severity::Error, "volume-failed", None, Some(id), message));
-        return Ok(());
+        return Ok(Trust::default());
     }
-    let unverifiable = |volume: &VolumeRecord| {
-        has_parity(level) && volume.groups.iter().any(|g| degraded(g) && (volume.dirty || !g.synced))
+    // A bitmap knows the regions that cannot be verified: they alone answer with errors, the others are served.
+    let bitmap = !volume.meta.is_empty();
+    let unverifiable = |volume: &VolumeRecord, dirty: bool| {
+        has_parity(level) && volume.groups.iter().any(|g| degraded(g) && (dirty || !g.synced))
     };
-    if unverifiable(volume) {
-        if !force {
-            return Err(refuse(
-                ErrorKind::FailedPrecondition,
-                format!(
-                    "volume '{name}' is degraded and dirty: a member is gone, and the array was not stopped cleanly, so that \
+    let forced = force && unverifiable(volume, volume.dirty);
+    if unverifiable(volume, volume.dirty && !bitmap) && !force {
+        return Err(refuse(
+            ErrorKind::FailedPrecondition,
+            format!(
+                "volume '{name}' is degraded and dirty: a member is gone, and the array was not stopped cleanly, so that \
                      parity may not match the data. Nothing was changed. Bring the member back and \
                      assemble again; or assemble with --force, which trusts parity: blocks of stripes that were being \
                      written may come back wrong, also ones that nobody was writing"
-                ),
-            ));
-        }
+            ),
+        ));
+    }
+    if forced {
         let message = format!(
             "volume '{name}' was degraded and dirty and was assembled by force: blocks of stripes that were being written \
              may be wrong. Check its file systems"
@@ -325,6 +349,7 @@ fn check_volume(
         notices.push(notice(Severity::Error, "parity-trusted", None, Some(id), message));
     }
     let volume = &mut config.volumes[v];
+    let unclean = volume.dirty && bitmap && !forced;
     let dirty = volume.dirty && volume.policy == Policy::Resync;
     volume.dirty = false;
     for g in &mut volume.groups {
@@ -339,5 +364,5 @@ fn check_volume(
         let message = format!("volume '{name}' was not stopped cleanly; its redundancy is being made to match again");
         notices.push(notice(Severity::Warning, "resync-needed", None, Some(id), message));
     }
-    Ok(())
+    Ok(Trust { unclean, stale: false })
 }

@@ -13,6 +13,7 @@ use super::{
 use crate::action::{IoStatus, MemberId, ReqStatus, VolumeId};
 use crate::geometry::Geometry;
 use crate::ondisk::{GroupRecord, RecordState, SlotRecord, VolumeRecord};
+use crate::regions::Region;
 use crate::view::SlotState;
 
 /// Ended operations that are remembered.
@@ -28,6 +29,17 @@ enum Stage {
     Flushing { outstanding: usize, failed: Vec<(MemberId, IoStatus)> },
 }
 
+/// Which stripes a pass does.
+enum Which {
+    /// All.
+    All,
+    /// Those of these bands: a resync by bitmap.
+    Bands(Vec<bool>),
+    /// A rebuild by bitmap: all but those of unwritten regions. For targets that were members before, also not those of
+    /// clean ones.
+    Written { returned: bool },
+}
+
 /// One group's rebuild or resync.
 struct Pass {
     number: u64,
@@ -39,6 +51,13 @@ struct Pass {
     stripe_bytes: u64,
     /// Slot index and member of each target; empty for a resync.
     targets: Vec<(usize, u16)>,
+    /// Which stripes of the group have to be done.
+    which: Which,
+    /// Stripes of a band.
+    band: u32,
+    /// A round of the bitmap that began before the group's slots were settled: what it makes zeros it does not make on
+    /// the targets.
+    after_round: Option<u64>,
     stage: Stage,
 }
 
@@ -98,15 +117,15 @@ impl Maintenance {
 }
 
 /// A group's rebuild can be tried: its data is there, and what is missing can be computed.
-fn can_rebuild(volume: &VolumeRecord, group: &GroupRecord) -> bool {
+fn can_rebuild(volume: &VolumeRecord, group: &GroupRecord, synced: bool) -> bool {
     let level = volume.geometry.level;
-    degraded(group) && viable(level, &group.slots, in_sync) && (group.synced || !has_parity(level))
+    degraded(group) && viable(level, &group.slots, in_sync) && (synced || !has_parity(level))
 }
 
 /// A group's redundancy can be made to match: parity needs all data, copies just one.
-fn can_resync(volume: &VolumeRecord, group: &GroupRecord) -> bool {
+fn can_resync(volume: &VolumeRecord, group: &GroupRecord, synced: bool) -> bool {
     let level = volume.geometry.level;
-    !group.synced && viable(level, &group.slots, in_sync) && !(has_parity(level) && degraded(group))
+    !synced && viable(level, &group.slots, in_sync) && !(has_parity(level) && degraded(group))
 }
 
 impl Manager {
@@ -115,8 +134,11 @@ impl Manager {
             return false;
         }
         let Some(mut pass) = self.maintenance.pass.take() else { return self.next_pass() };
+        let skipped = self.skip_band(&mut pass);
+        let held = self.waits_for_round(&pass);
         match &mut pass.stage {
-            Stage::Preparing(sequence) if *sequence <= self.published => {
+            _ if skipped => {}
+            Stage::Preparing(sequence) if *sequence <= self.published && !held => {
                 pass.stage = Stage::Running { next: 0, in_flight: 0, failed: None };
             }
             Stage::Running { next, in_flight, failed: None }
@@ -159,6 +181,43 @@ impl Manager {
         true
     }
 
+    fn waits_for_round(&self, pass: &Pass) -> bool {
+        let round = self.bitmaps.get(&pass.volume).and_then(super::bitmap::Bitmap::round);
+        round.is_some() && round == pass.after_round
+    }
+
+    /// Goes on to the next band if the one at hand has nothing to do.
+    fn skip_band(&mut self, pass: &mut Pass) -> bool {
+        let Stage::Running { next, failed: None, .. } = &mut pass.stage else { return false };
+        if *next >= pass.stripes {
+            return false;
+        }
+        let band = *next / pass.band;
+        let state = self.bitmaps.get(&pass.volume).map(|b| {
+            let bands = pass.stripes.div_ceil(pass.band);
+            b.map().get(pass.group * bands + band)
+        });
+        let skip = match &pass.which {
+            Which::All => false,
+            Which::Bands(bands) => !bands[band as usize],
+            Which::Written { returned } => match state {
+                Some(Region::Unwritten) => true,
+                Some(Region::Clean) => *returned,
+                _ => false,
+            },
+        };
+        if skip {
+            let to = ((band + 1) * pass.band).min(pass.stripes);
+            let bytes = u64::from(to - *next) * pass.stripe_bytes;
+            *next = to;
+            let id = pass.operation;
+            if let Some(o) = self.maintenance.operation(id).filter(|o| o.kind == OperationKind::Rebuild) {
+                o.done += bytes;
+            }
+        }
+        skip
+    }
+
     /// Looks for a group that needs work; ends operations that have none left.
     fn next_pass(&mut self) -> bool {
         if self.maintenance.scanned == Some(self.sequence) {
@@ -191,7 +250,9 @@ impl Manager {
             .volumes
             .iter()
             .flat_map(|v| v.groups.iter().enumerate().map(move |(g, group)| (v, g as u32, group)))
-            .filter(|(v, g, group)| can_rebuild(v, group) && !blocked.contains_key(&(v.id, *g)))
+            .filter(|(v, g, group)| {
+                can_rebuild(v, group, self.group_synced(v, *g as usize)) && !blocked.contains_key(&(v.id, *g))
+            })
             .map(|(v, g, _)| (v.id, g, v.geometry))
             .collect();
         if todo.is_empty() {
@@ -203,7 +264,8 @@ impl Manager {
         // this runs on a reactor, for each group again.
         let remaining: u64 = todo.iter().map(|(.., g)| g.group_bytes()).sum();
         let first = todo.into_iter().find_map(|(volume, group, geometry)| {
-            let targets = self.targets(volume, group, &used, &free);
+            let record = self.wanted.volumes.iter().find(|v| v.id == volume)?;
+            let targets = self.targets(&record.groups[group as usize].slots, &used, &free);
             (!targets.is_empty()).then_some((volume, group, geometry, targets))
         });
         let Some((volume, group, geometry, targets)) = first else { return false };
@@ -212,13 +274,7 @@ impl Manager {
         let mut changed = false;
         for &(slot, member, extent) in &targets {
             let Some(old) = self.group(volume, group).map(|g| g.slots[slot]) else { return false };
-            let record = &mut self.wanted.members[usize::from(member)];
-            if record.state == RecordState::Spare {
-                record.state = RecordState::Active;
-                // The other slots of the lost member go the same way.
-                record.replaces = record.replaces.or(Some(old.member));
-                changed = true;
-            }
+            changed |= self.claim_spare(member, old.member);
             let new = SlotRecord { member, extent, state: SlotState::Rebuilding };
             if old != new
                 && let Some(g) = self.group(volume, group)
@@ -230,11 +286,25 @@ impl Manager {
         if changed {
             self.changed();
         }
-        self.start_pass(operation, volume, group, geometry, targets.iter().map(|(s, m, _)| (*s, *m)).collect());
+        let targets: Vec<(usize, u16)> = targets.iter().map(|(s, m, _)| (*s, *m)).collect();
+        let which = if self.bitmaps.contains_key(&volume) {
+            Which::Written { returned: targets.iter().all(|(_, m)| self.returned.contains(m)) }
+        } else {
+            Which::All
+        };
+        self.start_pass(operation, volume, group, geometry, targets, which);
         true
     }
 
-    fn start_pass(&mut self, operation: u64, volume: u32, group: u32, geometry: Geometry, targets: Vec<(usize, u16)>) {
+    fn start_pass(
+        &mut self,
+        operation: u64,
+        volume: u32,
+        group: u32,
+        geometry: Geometry,
+        targets: Vec<(usize, u16)>,
+        which: Which,
+    ) {
         self.maintenance.last_pass += 1;
         self.maintenance.pass = Some(Pass {
             number: self.maintenance.last_pass,
@@ -244,6 +314,9 @@ impl Manager {
             stripes: geometry.stripes(),
             stripe_bytes: geometry.stripe_bytes(),
             targets,
+            which,
+            band: geometry.band_stripes(),
+            after_round: self.bitmaps.get(&volume).and_then(super::bitmap::Bitmap::round),
             stage: Stage::Preparing(self.sequence),
         });
     }
@@ -256,9 +329,7 @@ impl Manager {
     }
 
     /// Slot, member and extent for each slot of the group that can be rebuilt now.
-    fn targets(&self, volume: u32, group: u32, used: &Used, free: &[u32]) -> Vec<(usize, u16, u32)> {
-        let Some(volume) = self.wanted.volumes.iter().find(|v| v.id == volume) else { return Vec::new() };
-        let slots = &volume.groups[group as usize].slots;
+    pub(super) fn targets(&self, slots: &[SlotRecord], used: &Used, free: &[u32]) -> Vec<(usize, u16, u32)> {
         let mut in_group: Vec<u16> = slots.iter().map(|s| s.member).collect();
         let mut out = Vec::new();
         for (i, slot) in slots.iter().enumerate().filter(|(_, s)| !in_sync(s)) {
@@ -294,15 +365,34 @@ impl Manager {
                 continue;
             }
             let todo = |(g, group): &(usize, &GroupRecord)| {
-                can_resync(v, group) && !self.maintenance.blocked.contains_key(&(v.id, *g as u32))
+                can_resync(v, group, self.group_synced(v, *g))
+                    && !self.maintenance.blocked.contains_key(&(v.id, *g as u32))
             };
-            let mut groups = v.groups.iter().enumerate().filter(todo);
-            let Some((first, _)) = groups.next() else { continue };
-            let geometry = v.geometry;
-            let remaining = (1 + groups.count() as u64) * geometry.group_bytes();
-            let volume = v.id;
+            let (geometry, volume, bitmap) = (v.geometry, v.id, self.bitmaps.get(&v.id));
+            let bands = geometry.bands();
+            // The regions of a group that are to be done; all of it if the group as a whole is not known to match.
+            let regions = |g: usize, group: &GroupRecord| {
+                let first = g as u32 * bands;
+                bitmap.filter(|_| group.synced).map(|b| b.need(first..first + bands))
+            };
+            let mut groups = v.groups.iter().enumerate().filter(todo).peekable();
+            let Some((first, group)) = groups.peek().copied() else { continue };
+            let which = regions(first, group).map_or(Which::All, |need| {
+                let mut wanted = vec![false; bands as usize];
+                need.for_each(|r| wanted[(r % bands) as usize] = true);
+                Which::Bands(wanted)
+            });
+            let band_bytes = u64::from(geometry.band_stripes()) * geometry.stripe_bytes();
+            let bytes =
+                |(g, group)| regions(g, group).map_or(geometry.group_bytes(), |need| need.count() as u64 * band_bytes);
+            let remaining = groups.map(bytes).sum();
+            if let (Which::Bands(wanted), Some(b)) = (&which, bitmap) {
+                for band in (0..bands).filter(|i| wanted[*i as usize]) {
+                    b.syncing(first as u32 * bands + band, true);
+                }
+            }
             let operation = self.operation_for(OperationKind::Resync, Some(VolumeId(volume)), None, remaining);
-            self.start_pass(operation, volume, first as u32, geometry, Vec::new());
+            self.start_pass(operation, volume, first as u32, geometry, Vec::new(), which);
             return true;
         }
         false
@@ -368,6 +458,10 @@ impl Manager {
             ReqStatus::Offline | ReqStatus::Aborted => "the volume is offline",
             _ => "the engine refused it",
         };
+        if let (Which::Bands(wanted), Some(b)) = (&pass.which, self.bitmaps.get(&pass.volume)) {
+            let bands = wanted.len() as u32;
+            (0..bands).for_each(|band| b.syncing(pass.group * bands + band, false));
+        }
         let volume = VolumeId(pass.volume);
         let message = format!("group {} of {} could not be {what}: {why}", pass.group, self.volume_name(volume));
         self.maintenance.blocked.insert((pass.volume, pass.group), message.clone());
@@ -412,6 +506,13 @@ impl Manager {
                     slot.state = SlotState::InSync;
                 }
             }
+        } else if let Which::Bands(wanted) = &pass.which {
+            let first = pass.group * wanted.len() as u32;
+            let done = wanted.iter().enumerate().filter(|(_, w)| **w).map(|(i, _)| first + i as u32);
+            if let Some(b) = self.bitmaps.get_mut(&pass.volume) {
+                b.resynced(done);
+            }
+            return;
         } else {
             group.synced = true;
         }
@@ -426,8 +527,9 @@ impl Manager {
         let lost_target = pass.targets.iter().any(|(_, m)| *m == member);
         let rebuild = pass.rebuild();
         let possible = self.wanted.volumes.iter().find(|v| v.id == volume).is_some_and(|v| {
+            let synced = self.group_synced(v, group as usize);
             let group = &v.groups[group as usize];
-            if rebuild { can_rebuild(v, group) } else { can_resync(v, group) }
+            if rebuild { can_rebuild(v, group, synced) } else { can_resync(v, group, synced) }
         });
         // Nothing has been rebuilt yet: begun again, the pass takes the new loss along.
         let fresh = rebuild && matches!(pass.stage, Stage::Preparing(_));
@@ -485,7 +587,8 @@ impl Manager {
         let rebuild = kind == OperationKind::Rebuild;
         for v in self.wanted.volumes.iter().filter(|v| volume.is_none_or(|id| id.0 == v.id)) {
             for (g, group) in v.groups.iter().enumerate() {
-                if rebuild && !degraded(group) || !rebuild && group.synced {
+                let synced = self.group_synced(v, g);
+                if rebuild && !degraded(group) || !rebuild && synced {
                     continue;
                 }
                 if let Some(why) = self.maintenance.blocked.get(&(v.id, g as u32)) {
@@ -494,7 +597,7 @@ impl Manager {
                 let name = &v.name;
                 return Some(if !viable(v.geometry.level, &group.slots, in_sync) {
                     format!("volume '{name}' has lost more members than its level survives; bring them back")
-                } else if rebuild && has_parity(v.geometry.level) && !group.synced {
+                } else if rebuild && has_parity(v.geometry.level) && !synced {
                     format!(
                         "volume '{name}' lost a member before it was resynced, so what is missing cannot be computed; \
                          restore it from a backup"
@@ -530,7 +633,7 @@ impl Manager {
             (OperationKind::Rebuild, _) => {
                 self.maintenance.rebuild_held = true;
                 // What is half rebuilt is not written to for nothing.
-                for s in self.wanted.volumes.iter_mut().flat_map(|v| &mut v.groups).flat_map(|g| &mut g.slots) {
+                for s in self.wanted.volumes.iter_mut().flat_map(VolumeRecord::slots_mut) {
                     if s.state == SlotState::Rebuilding {
                         s.state = SlotState::Missing;
                     }

@@ -80,7 +80,7 @@ impl Manager {
         }
         if !matches!(reason, FailReason::Operator | FailReason::Replaced) && all_down_with(&self.wanted, member) {
             let slots = self.wanted.volumes.iter().flat_map(|v| {
-                let groups = v.groups.iter().enumerate();
+                let groups = v.all_groups().enumerate();
                 groups.flat_map(move |(g, group)| {
                     let ours = group.slots.iter().enumerate().filter(move |(_, s)| s.member == member && in_sync(s));
                     ours.map(move |(slot, _)| (v.id, g as u32, slot))
@@ -89,14 +89,16 @@ impl Manager {
             let slots = slots.collect();
             self.unrecorded.insert(member, slots);
         }
+        let partial = self.wanted.volumes.iter().flat_map(|v| v.slots()).any(|s| s.member == member && !in_sync(s));
         let Some(record) = self.wanted.members.get_mut(usize::from(member)) else { return };
         record.state = RecordState::Failed;
         record.reason = reason;
         record.replaces = None;
+        record.partial |= partial;
         let mut degraded = Vec::new();
         for v in &mut self.wanted.volumes {
             let mut hit = false;
-            for slot in v.groups.iter_mut().flat_map(|g| &mut g.slots).filter(|s| s.member == member) {
+            for slot in v.slots_mut().filter(|s| s.member == member) {
                 slot.state = SlotState::Missing;
                 hit = true;
             }
@@ -104,8 +106,10 @@ impl Manager {
                 degraded.push(v.name.clone());
             }
         }
-        self.changed();
+        self.failed_at = self.changed();
+        self.returned.remove(&member);
         self.pass_lost_member(member);
+        self.bitmaps_lost_member();
         let consequence = if degraded.is_empty() {
             "no volume is affected".to_string()
         } else {
@@ -165,7 +169,7 @@ impl Manager {
                 ),
             ));
         }
-        if let Some(v) = needs_member(&self.wanted, member.0) {
+        if let Some(v) = needs_member(&self.wanted, member.0, |v, g| self.group_synced(v, g)) {
             return Err(refuse(
                 ErrorKind::FailedPrecondition,
                 format!(
@@ -421,10 +425,9 @@ impl Manager {
             if record.state != RecordState::Failed || record.reason != FailReason::Replaced {
                 continue;
             }
-            let held = self.wanted.volumes.iter().flat_map(|v| &v.groups).flat_map(|g| &g.slots);
             let new = self.wanted.members.iter().position(|n| n.replaces == Some(m as u16));
             // Rebuilt slots count when they are in sync: until then the old member is still the one that is missed.
-            let busy = held.clone().any(|s| {
+            let busy = self.wanted.volumes.iter().flat_map(crate::ondisk::VolumeRecord::slots).any(|s| {
                 usize::from(s.member) == m || (Some(usize::from(s.member)) == new && s.state == SlotState::Rebuilding)
             });
             if busy {

@@ -8,16 +8,19 @@
 //! * one *task* at a time: a creation, an assembly, or the command at the head of the queue (`task` and its kinds);
 //! * the *maintenance* machine: one group's rebuild or resync at a time (`maintain`);
 //! * the *cleaning* machine: clears dirty marks of idle volumes (`clean`);
+//! * the *bitmaps*: each volume's regions and the rounds that make them durable (`bitmap`);
 //! * answers to commands that only wait for a publication.
 //!
 //! They meet in `wanted`, the configuration as it is to be. Whoever changes it remembers the sequence number that
 //! [`Manager::changed`] returned, and goes on when a view with that number has reached all engines.
 
 mod assemble;
+mod bitmap;
 mod clean;
 mod commit;
 mod create;
 mod decide;
+mod load;
 mod maintain;
 mod members;
 mod redundancy;
@@ -58,6 +61,12 @@ enum Pending {
     CleanQuiesce(u64),
     /// See `CleanQuiesce`.
     CleanFlush(u64, MemberId),
+    /// Part of a round of a bitmap.
+    Round { volume: u32, number: u64, member: MemberId, device: DeviceId },
+    /// The wait for requests that may still write to closing regions of a volume, or the flush after it.
+    ClosingQuiesce(u32, u64),
+    /// See `ClosingQuiesce`.
+    ClosingFlush(u32, u64, MemberId),
     /// Engines have let go of the extents of deleted volumes, all that were deleted before this sequence number.
     Released(u64),
 }
@@ -118,6 +127,16 @@ pub struct Manager {
     cleaning: Option<Cleaning>,
     /// When to try to clear a dirty volume's mark, and how long to wait the next time.
     clean_at: BTreeMap<VolumeId, (Tick, u64)>,
+    /// Bitmaps by volume.
+    bitmaps: BTreeMap<u32, bitmap::Bitmap>,
+    /// Members that failed in a round of a bitmap, until they are recorded.
+    bitmap_failures: Vec<(u16, IoStatus)>,
+    /// Numbers rounds of bitmaps.
+    last_number: u64,
+    /// The sequence number of the last member failure.
+    failed_at: u64,
+    /// Members that came back: what they hold is right, but for the regions that are not clean.
+    returned: BTreeSet<u16>,
     /// Members whose failure took every volume on them offline, with the slots that were in sync: not recorded on disk,
     /// because no write that they missed will ever be acknowledged, so that they can be taken as they are.
     unrecorded: BTreeMap<u16, Vec<(u32, u32, usize)>>,
@@ -164,6 +183,11 @@ impl Manager {
             maintenance: Maintenance::default(),
             cleaning: None,
             clean_at: BTreeMap::new(),
+            bitmaps: BTreeMap::new(),
+            bitmap_failures: Vec::new(),
+            last_number: 0,
+            failed_at: 0,
+            returned: BTreeSet::new(),
             unrecorded: BTreeMap::new(),
             graveyard: Vec::new(),
             lost_bytes: BTreeMap::new(),
@@ -223,6 +247,10 @@ impl Manager {
             Some(Pending::Task(device, _)) => self.task_io.done(device, status),
             Some(Pending::PassFlush(pass, member)) => self.pass_flushed(pass, member, status),
             Some(Pending::CleanFlush(round, member)) => self.clean_flushed(round, member, status),
+            Some(Pending::Round { volume, number, member, .. }) => self.round_done(volume, number, member, status),
+            Some(Pending::ClosingFlush(volume, number, member)) => {
+                self.closing_flushed(volume, number, member, status);
+            }
             _ => {}
         }
         self.pump();
@@ -243,6 +271,7 @@ impl Manager {
         match self.pending.remove(&tag) {
             Some(Pending::TaskQuiesce) => self.task_io.outstanding -= 1,
             Some(Pending::CleanQuiesce(round)) => self.clean_quiesced(round),
+            Some(Pending::ClosingQuiesce(volume, number)) => self.closing_quiesced(volume, number),
             Some(Pending::Released(sequence)) => self.graveyard.retain(|(s, ..)| *s > sequence),
             _ => {}
         }
@@ -267,6 +296,7 @@ impl Manager {
         match event {
             Event::MemberFailed { member, status } => self.member_failed(member, status),
             Event::DirtyNeeded { volume } => self.dirty_needed(volume),
+            Event::RegionNeeded { volume, region } => self.region_needed(volume, region),
             Event::ReadRepaired { member, offset, len } => {
                 if let Some(place) = self.places.get_mut(usize::from(member.0)) {
                     place.counters.read_repairs += 1;
@@ -323,10 +353,11 @@ impl Manager {
 
     /// When to call [`Manager::tick`] even if nothing completes.
     pub fn next_deadline(&self) -> Option<Tick> {
-        if self.cleaning.is_some() || self.state != ArrayState::Running {
+        if self.state != ArrayState::Running {
             return None;
         }
-        self.clean_at.values().map(|(at, _)| *at).min()
+        let clean = self.clean_at.values().map(|(at, _)| *at).filter(|_| self.cleaning.is_none());
+        clean.chain(self.bitmap_deadline()).min()
     }
 
     /// The clock has reached [`Manager::next_deadline`]. Harmless at any other time.
@@ -365,6 +396,7 @@ impl Manager {
             moved |= self.step_task();
             moved |= self.step_maintenance();
             moved |= self.step_cleaning();
+            moved |= self.step_bitmaps();
             self.answer_waiting();
             if !moved {
                 return;

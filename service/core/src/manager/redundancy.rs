@@ -32,7 +32,28 @@ pub(super) fn in_sync(slot: &SlotRecord) -> bool {
 
 /// All data of the volume is there.
 pub(super) fn volume_viable(volume: &VolumeRecord) -> bool {
-    volume.groups.iter().all(|g| viable(volume.geometry.level, &g.slots, in_sync))
+    volume_viable_with(volume, in_sync)
+}
+
+/// All data of the volume is there, and a copy of its bitmap, when only slots that `present` accepts can be read.
+fn volume_viable_with(volume: &VolumeRecord, present: impl Fn(&SlotRecord) -> bool) -> bool {
+    volume.groups.iter().all(|g| viable(volume.geometry.level, &g.slots, &present)) && bitmap_viable(volume, present)
+}
+
+/// Each block of the bitmap is there at least once.
+pub(super) fn bitmap_viable(volume: &VolumeRecord, present: impl Fn(&SlotRecord) -> bool) -> bool {
+    volume.meta.iter().all(|g| g.slots.iter().any(&present))
+}
+
+/// Copies of the bitmap, so that it survives what the volume survives. RAID-10 can lose more than one member if they are
+/// in different pairs; the third copy is for those.
+pub(super) fn bitmap_copies(level: Level, width: u16) -> u16 {
+    match level {
+        Level::Raid0 => 0,
+        Level::Raid10 => 3,
+        _ => tolerance(level, width) + 1,
+    }
+    .min(width)
 }
 
 /// The group has a slot that is not in sync.
@@ -46,26 +67,32 @@ pub(super) fn has_parity(level: Level) -> bool {
 }
 
 /// The first volume that would lose data if the member failed now.
-pub(super) fn needs_member(config: &Config, member: u16) -> Option<&VolumeRecord> {
+///
+/// `synced` says whether a group's redundancy matches its data.
+pub(super) fn needs_member(
+    config: &Config,
+    member: u16,
+    synced: impl Fn(&VolumeRecord, usize) -> bool,
+) -> Option<&VolumeRecord> {
+    let other = |s: &SlotRecord| in_sync(s) && s.member != member;
     config.volumes.iter().find(|v| {
-        v.groups.iter().any(|g| {
-            let level = v.geometry.level;
-            viable(level, &g.slots, in_sync)
+        let bitmap = bitmap_viable(v, in_sync) && !bitmap_viable(v, other);
+        bitmap
+            || v.groups.iter().enumerate().any(|(i, g)| {
+                let level = v.geometry.level;
+                viable(level, &g.slots, in_sync)
                 && g.slots.iter().any(|s| s.member == member && in_sync(s))
                 // A group whose parity may not match cannot reconstruct what the member holds.
-                && (!viable(level, &g.slots, |s| in_sync(s) && s.member != member) || (has_parity(level) && !g.synced))
-        })
+                && (!viable(level, &g.slots, other) || (has_parity(level) && !synced(v, i)))
+            })
     })
 }
 
 /// Every volume that the member holds something of has lost data: nothing that it misses will be acknowledged.
 pub(super) fn all_down_with(config: &Config, member: u16) -> bool {
-    let mut on_it = config.volumes.iter().filter(|v| {
-        v.groups.iter().flat_map(|g| &g.slots).any(|s| s.member == member && s.state != SlotState::Missing)
-    });
-    let down = |v: &VolumeRecord| {
-        v.groups.iter().any(|g| !viable(v.geometry.level, &g.slots, |s| in_sync(s) && s.member != member))
-    };
+    let mut on_it =
+        config.volumes.iter().filter(|v| v.slots().any(|s| s.member == member && s.state != SlotState::Missing));
+    let down = |v: &VolumeRecord| !volume_viable_with(v, |s| in_sync(s) && s.member != member);
     on_it.clone().next().is_some() && on_it.all(down)
 }
 
@@ -80,7 +107,7 @@ impl Used {
 
     /// Takes what the configuration's volumes hold.
     pub fn take_all(&mut self, volumes: &[VolumeRecord]) {
-        for slot in volumes.iter().flat_map(|v| &v.groups).flat_map(|g| &g.slots) {
+        for slot in volumes.iter().flat_map(VolumeRecord::slots) {
             self.take(slot.member, slot.extent);
         }
     }

@@ -10,7 +10,7 @@ impl Manager {
     /// A snapshot for the control plane.
     pub fn status(&self) -> ArrayStatus {
         let mut used = vec![0u32; self.wanted.members.len()];
-        for s in self.wanted.volumes.iter().flat_map(|v| &v.groups).flat_map(|g| &g.slots) {
+        for s in self.wanted.volumes.iter().flat_map(VolumeRecord::slots) {
             used[usize::from(s.member)] += 1;
         }
         let members = self.wanted.members.iter().zip(&self.places).zip(used).enumerate();
@@ -45,7 +45,7 @@ impl Manager {
 
     fn volume_status(&self, v: &VolumeRecord) -> VolumeStatus {
         let groups_degraded = v.groups.iter().filter(|g| degraded(g)).count() as u32;
-        let groups_unsynced = v.groups.iter().filter(|g| !g.synced).count() as u32;
+        let groups_unsynced = (0..v.groups.len()).filter(|g| !self.group_synced(v, *g)).count() as u32;
         let gone: Vec<String> = {
             let missing = v.groups.iter().flat_map(|g| &g.slots).filter(|s| !super::redundancy::in_sync(s));
             let mut members: Vec<u16> = missing.map(|s| s.member).collect();
@@ -79,6 +79,7 @@ impl Manager {
             groups: all as u32,
             groups_unsynced,
             groups_degraded,
+            regions: self.bitmaps.get(&v.id).map(|b| b.map().counts()),
             lost_bytes: self.lost_bytes.get(&VolumeId(v.id)).copied().unwrap_or(0),
         }
     }

@@ -89,6 +89,12 @@ pub enum ManagerAction {
         /// The devices behind the member numbers, in order; `None` where a member has none.
         devices: Vec<Option<DeviceId>>,
     },
+    /// Regions of a volume's bitmap have changed their states: every engine looks again at the writes that wait for one
+    /// (`Engine::regions_changed`). Nothing is answered.
+    RegionsChanged {
+        /// Which volume.
+        volume: VolumeId,
+    },
     /// Ask the engine that owns the stripe to rebuild or resync it; answer with `Manager::maintained`.
     Maintain {
         /// Answer with this.
@@ -248,6 +254,9 @@ pub enum Policy {
     None,
     /// The volume is marked dirty while written to; after an unclean stop all of it is resynced.
     Resync,
+    /// Each region is marked dirty while written to; after an unclean stop only those are resynced, and a member that
+    /// comes back gets only what it missed.
+    Bitmap,
 }
 
 /// A moment in an array's life that an operator wants to know.
@@ -406,6 +415,9 @@ pub struct VolumeStatus {
     pub groups_unsynced: u32,
     /// Groups with a slot that is not in sync.
     pub groups_degraded: u32,
+    /// Regions of the write-intent bitmap that are unwritten, clean, dirty, waiting for a resync, being resynced; `None`
+    /// if the volume has no bitmap.
+    pub regions: Option<[u64; 5]>,
     /// Bytes that could be neither read nor rebuilt, as engines reported them.
     pub lost_bytes: u64,
 }

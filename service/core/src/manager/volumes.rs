@@ -1,15 +1,17 @@
 //! Volumes: creation and deletion.
 
-use super::redundancy::{Used, tolerance};
+use super::bitmap::{Bitmap, encode_blocks, runs};
+use super::redundancy::{Used, bitmap_copies, tolerance};
 use super::task::Next;
 use super::{
     Answer, ErrorKind, ManageError, Manager, ManagerAction, OperationKind, OperationState, OperationStatus, Pending,
-    Severity, VolumeSpec, refuse,
+    Policy, Severity, VolumeSpec, refuse,
 };
 use crate::action::VolumeId;
 use crate::alloc::{Candidate, Kind, Role, place};
 use crate::geometry::{Geometry, Level};
-use crate::ondisk::{GroupRecord, RecordState, SlotRecord, VolumeRecord, extents_of};
+use crate::ondisk::{BITMAP_BLOCK, GroupRecord, RecordState, SlotRecord, VolumeRecord, bitmap_blocks, extents_of};
+use crate::regions::Region;
 use crate::view::SlotState;
 
 /// Most bytes that one order zeroes, so that progress is seen and a slow device is not busy for minutes with one.
@@ -20,6 +22,7 @@ const ZERO_BATCH: usize = 16;
 enum Phase {
     Allocate,
     Zero,
+    Bitmap,
     Commit,
     Done,
 }
@@ -31,6 +34,8 @@ pub(super) struct CreateVolumeTask {
     pub volume: Option<VolumeRecord>,
     /// Runs that are still to be zeroed: member, byte offset, length.
     todo: Vec<(u16, u64, u64)>,
+    /// Blocks of the bitmap that are still to be written: first and count.
+    blocks: Vec<(u32, u32)>,
     /// Bytes ordered in the phase that is under way.
     ordered: u64,
     pub operation: Option<u64>,
@@ -38,7 +43,15 @@ pub(super) struct CreateVolumeTask {
 
 impl CreateVolumeTask {
     pub fn new(spec: VolumeSpec) -> CreateVolumeTask {
-        CreateVolumeTask { phase: Phase::Allocate, spec, volume: None, todo: Vec::new(), ordered: 0, operation: None }
+        CreateVolumeTask {
+            phase: Phase::Allocate,
+            spec,
+            volume: None,
+            todo: Vec::new(),
+            blocks: Vec::new(),
+            ordered: 0,
+            operation: None,
+        }
     }
 }
 
@@ -70,7 +83,11 @@ impl Manager {
                     Ok(volume) => volume,
                     Err(e) => return Next::End(Err(e)),
                 };
-                t.phase = if self.begin_zero(t, &volume) {
+                t.phase = if !volume.meta.is_empty() {
+                    // Unwritten regions need no zeros: each is made zeros by its first write.
+                    t.blocks = runs(&(0..bitmap_blocks(volume.regions())).collect(), self.blocks_per_group());
+                    Phase::Bitmap
+                } else if self.begin_zero(t, &volume) {
                     Phase::Zero
                 } else {
                     mark_unsynced(&mut volume);
@@ -98,10 +115,34 @@ impl Manager {
                 }
                 Next::Phase
             }
+            Phase::Bitmap => {
+                let Some(volume) = &t.volume else { return Next::Phase };
+                if t.blocks.is_empty() {
+                    for member in members_of(Some(volume)) {
+                        if let Some(device) = self.live_device(member) {
+                            self.task_flush(device);
+                        }
+                    }
+                    t.phase = Phase::Commit;
+                    return Next::Phase;
+                }
+                let unwritten = vec![Region::Unwritten; volume.regions() as usize];
+                for (first, count) in t.blocks.drain(..t.blocks.len().min(ZERO_BATCH)) {
+                    let bytes = encode_blocks(volume.id, &unwritten, first, count);
+                    for (_, device, offset) in self.bitmap_copies_of(volume, first) {
+                        self.task_write(device, offset, bytes.clone());
+                    }
+                }
+                Next::Phase
+            }
             Phase::Commit => {
                 if let Some(volume) = &t.volume {
                     self.wanted.next_volume = volume.id + 1;
                     self.wanted.volumes.push(volume.clone());
+                    if !volume.meta.is_empty() {
+                        let states = vec![Region::Unwritten; volume.regions() as usize];
+                        self.bitmaps.insert(volume.id, Bitmap::new(states));
+                    }
                 }
                 t.phase = Phase::Done;
                 Next::Published(self.changed())
@@ -187,7 +228,36 @@ impl Manager {
             return Err(invalid(format!("a volume's size is a multiple of 4096 bytes, not {size}")));
         }
         let wanted = spec.size.map(|s| s.div_ceil(geometry.group_bytes()));
-        let groups = self.place_groups(width, &active, wanted);
+        let mut free = Free::new(self, active);
+        let meta = if spec.policy == Policy::Bitmap {
+            if tolerance(spec.level, width) == 0 {
+                return Err(invalid(format!(
+                    "volume '{}': a bitmap says where redundancy has to be made to match, and {} has none: use policy none",
+                    spec.name, spec.level
+                )));
+            }
+            let most = wanted.unwrap_or(free.total() / u64::from(width)).max(1);
+            let regions = u32::try_from(most.saturating_mul(u64::from(geometry.bands()))).map_err(|_| {
+                invalid(format!("volume '{}' has too many regions for a bitmap: make it smaller", spec.name))
+            })?;
+            let bytes = u64::from(bitmap_blocks(regions)) * u64::from(BITMAP_BLOCK);
+            let groups = bytes.div_ceil(self.identity.extent);
+            let meta = free.place_groups(self, Kind::Metadata, bitmap_copies(spec.level, width), Some(groups));
+            if (meta.len() as u64) < groups {
+                return Err(refuse(
+                    ErrorKind::NoSpace,
+                    format!(
+                        "no space for the bitmap of volume '{}': it needs {groups} extents on each of {} members. Delete a                          volume or add members",
+                        spec.name,
+                        bitmap_copies(spec.level, width)
+                    ),
+                ));
+            }
+            meta
+        } else {
+            Vec::new()
+        };
+        let groups = free.place_groups(self, Kind::Data, width, wanted);
         let room = groups.len() as u64 * geometry.group_bytes();
         if groups.is_empty() || wanted.is_some_and(|n| n > groups.len() as u64) {
             return Err(refuse(
@@ -210,6 +280,7 @@ impl Manager {
             policy: spec.policy,
             dirty: false,
             groups,
+            meta,
         };
         let mut config = self.wanted.clone();
         config.volumes.push(volume.clone());
@@ -220,36 +291,6 @@ impl Manager {
             ));
         }
         Ok(volume)
-    }
-
-    /// Places up to `wanted` groups, or as many as there is room for.
-    fn place_groups(&self, width: u16, active: &[u16], wanted: Option<u64>) -> Vec<GroupRecord> {
-        let mut used = self.used_extents();
-        let mut free: Vec<u32> = active.iter().map(|m| used.free(*m)).collect();
-        let mut next = vec![0; active.len()];
-        let mut groups = Vec::new();
-        while wanted.is_none_or(|n| (groups.len() as u64) < n) {
-            let candidates: Vec<Candidate> = active
-                .iter()
-                .zip(&free)
-                .map(|(m, free)| {
-                    let role = Role::from_code(self.wanted.members[usize::from(*m)].role);
-                    Candidate { member: *m, role: role.unwrap_or(Role::DataPreferred), free: *free }
-                })
-                .collect();
-            let Some(members) = place(Kind::Data, width, &candidates) else { break };
-            let mut slots = Vec::with_capacity(members.len());
-            for member in members {
-                let at = active.iter().position(|m| *m == member).unwrap_or(0);
-                let Some(extent) = used.first_free(member, next[at]) else { return groups };
-                used.take(member, extent);
-                next[at] = extent + 1;
-                free[at] -= 1;
-                slots.push(SlotRecord { member, extent, state: SlotState::InSync });
-            }
-            groups.push(GroupRecord { synced: true, slots });
-        }
-        groups
     }
 
     /// Extents that belong to a slot, to a volume in the making, or to a deleted one that engines may still write to.
@@ -279,8 +320,7 @@ impl Manager {
         if !quick {
             return false;
         }
-        let mut extents: Vec<(u16, u32)> =
-            volume.groups.iter().flat_map(|g| &g.slots).map(|s| (s.member, s.extent)).collect();
+        let mut extents: Vec<(u16, u32)> = volume.slots().map(|s| (s.member, s.extent)).collect();
         extents.sort_unstable();
         let size = self.identity.extent;
         for (member, extent) in &extents {
@@ -336,6 +376,11 @@ impl Manager {
 
     pub(super) fn delete_volume_phase(&mut self, t: &mut DeleteVolumeTask) -> Next {
         if let Some(sequence) = t.deleted {
+            if self.bitmaps.contains_key(&t.volume.0) {
+                self.stop_bitmaps(Some(t.volume));
+                self.bitmaps.remove(&t.volume.0);
+                return Next::Phase;
+            }
             // Requests that engines took under older views may still write there.
             let tag = self.tag(Pending::Released(sequence));
             self.actions.push_back(ManagerAction::Quiesce { tag });
@@ -353,7 +398,7 @@ impl Manager {
         let message = format!("{} deleted", self.volume_name(t.volume));
         let volume = self.wanted.volumes.remove(at);
         let sequence = self.changed();
-        for s in volume.groups.iter().flat_map(|g| &g.slots) {
+        for s in volume.slots() {
             self.graveyard.push((sequence, s.member, s.extent));
         }
         self.clean_at.remove(&t.volume);
@@ -362,6 +407,54 @@ impl Manager {
         self.notice(Severity::Info, "volume-deleted", None, Some(t.volume), message);
         t.deleted = Some(sequence);
         Next::Published(sequence)
+    }
+}
+
+/// What is free, while a volume is being placed.
+struct Free {
+    members: Vec<u16>,
+    used: Used,
+    free: Vec<u32>,
+    next: Vec<u32>,
+}
+
+impl Free {
+    fn new(manager: &Manager, members: Vec<u16>) -> Free {
+        let used = manager.used_extents();
+        let free = members.iter().map(|m| used.free(*m)).collect();
+        Free { next: vec![0; members.len()], members, used, free }
+    }
+
+    fn total(&self) -> u64 {
+        self.free.iter().map(|f| u64::from(*f)).sum()
+    }
+
+    /// Places up to `wanted` groups, or as many as there is room for.
+    fn place_groups(&mut self, manager: &Manager, kind: Kind, width: u16, wanted: Option<u64>) -> Vec<GroupRecord> {
+        let mut groups = Vec::new();
+        while wanted.is_none_or(|n| (groups.len() as u64) < n) {
+            let candidates: Vec<Candidate> = self
+                .members
+                .iter()
+                .zip(&self.free)
+                .map(|(m, free)| {
+                    let role = Role::from_code(manager.wanted.members[usize::from(*m)].role);
+                    Candidate { member: *m, role: role.unwrap_or(Role::DataPreferred), free: *free }
+                })
+                .collect();
+            let Some(members) = place(kind, width, &candidates) else { break };
+            let mut slots = Vec::with_capacity(members.len());
+            for member in members {
+                let at = self.members.iter().position(|m| *m == member).unwrap_or(0);
+                let Some(extent) = self.used.first_free(member, self.next[at]) else { return groups };
+                self.used.take(member, extent);
+                self.next[at] = extent + 1;
+                self.free[at] -= 1;
+                slots.push(SlotRecord { member, extent, state: SlotState::InSync });
+            }
+            groups.push(GroupRecord { synced: true, slots });
+        }
+        groups
     }
 }
 
@@ -375,8 +468,7 @@ fn mark_unsynced(volume: &mut VolumeRecord) {
 }
 
 fn members_of(volume: Option<&VolumeRecord>) -> Vec<u16> {
-    let mut members: Vec<u16> =
-        volume.into_iter().flat_map(|v| &v.groups).flat_map(|g| &g.slots).map(|s| s.member).collect();
+    let mut members: Vec<u16> = volume.into_iter().flat_map(VolumeRecord::slots).map(|s| s.member).collect();
     members.sort_unstable();
     members.dedup();
     members

@@ -7,7 +7,7 @@ use crate::manager::{Policy, Uuid};
 use crate::view::SlotState;
 
 const MAGIC: &[u8; 8] = b"RAIDDCF1";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEADER: usize = 32;
 /// Most members, volumes and history entries that a configuration may name.
 const MEMBERS_MAX: usize = 1024;
@@ -77,6 +77,8 @@ pub struct MemberRecord {
     pub replaces: Option<u16>,
     /// The first generation that names it. A configuration older than this says nothing about it.
     pub joined: u64,
+    /// It failed before all its slots had been in sync: if it comes back, it is rebuilt whole, not by the bitmap.
+    pub partial: bool,
     /// Its role (design, section 5): 0 data-preferred.
     pub role: u8,
     /// Its size in bytes.
@@ -106,6 +108,35 @@ pub struct VolumeRecord {
     pub dirty: bool,
     /// Its groups.
     pub groups: Vec<GroupRecord>,
+    /// Groups of copies that hold its write-intent bitmap; none if it has no bitmap.
+    pub meta: Vec<GroupRecord>,
+}
+
+impl VolumeRecord {
+    /// All its groups: those of its data, then those of its bitmap.
+    pub fn all_groups(&self) -> impl Iterator<Item = &GroupRecord> {
+        self.groups.iter().chain(&self.meta)
+    }
+
+    /// As `all_groups`, to change them.
+    pub fn all_groups_mut(&mut self) -> impl Iterator<Item = &mut GroupRecord> {
+        self.groups.iter_mut().chain(&mut self.meta)
+    }
+
+    /// The slots of all its groups.
+    pub fn slots(&self) -> impl Iterator<Item = &SlotRecord> {
+        self.all_groups().flat_map(|g| &g.slots)
+    }
+
+    /// As `slots`, to change them.
+    pub fn slots_mut(&mut self) -> impl Iterator<Item = &mut SlotRecord> {
+        self.all_groups_mut().flat_map(|g| &mut g.slots)
+    }
+
+    /// The regions of its bitmap, if it has one.
+    pub fn regions(&self) -> u32 {
+        self.groups.len() as u32 * self.geometry.bands()
+    }
 }
 
 /// A group.
@@ -186,7 +217,7 @@ impl Config {
             if v.geometry.extent != sb.extent || v.geometry.shards != sb.shards {
                 return Err(Corrupt::Field("volume extent or shards"));
             }
-            for slot in v.groups.iter().flat_map(|g| &g.slots) {
+            for slot in v.slots() {
                 let member = &self.members[usize::from(slot.member)];
                 if slot.extent >= extents_of(member.size, sb.data_offset, sb.extent) {
                     return Err(Corrupt::Field("slot extent"));
@@ -253,6 +284,7 @@ pub fn encode_config(config: &Config) -> Vec<u8> {
         w.u8(1 + REASONS.iter().position(|r| *r == m.reason).unwrap_or(0) as u8);
         w.u16(m.replaces.unwrap_or(NO_MEMBER));
         w.u64(m.joined);
+        w.u8(u8::from(m.partial));
         w.u8(m.role);
         w.u64(m.size);
         w.text(&m.address);
@@ -285,10 +317,17 @@ fn encode_volume(w: &mut Writer, v: &VolumeRecord) {
     w.u8(match v.policy {
         Policy::None => 1,
         Policy::Resync => 2,
+        Policy::Bitmap => 3,
     });
     w.u8(u8::from(v.dirty));
-    w.u32(v.groups.len() as u32);
-    for g in &v.groups {
+    encode_groups(w, &v.groups);
+    w.u16(v.meta.first().map_or(0, |g| g.slots.len() as u16));
+    encode_groups(w, &v.meta);
+}
+
+fn encode_groups(w: &mut Writer, groups: &[GroupRecord]) {
+    w.u32(groups.len() as u32);
+    for g in groups {
         w.u8(u8::from(g.synced));
         for s in &g.slots {
             w.u16(s.member);
@@ -357,12 +396,14 @@ fn member(r: &mut Reader) -> Option<MemberRecord> {
     let reason = *REASONS.get(usize::from(r.u8()?).checked_sub(1)?)?;
     let replaces = Some(r.u16()?).filter(|m| *m != NO_MEMBER);
     let joined = r.u64()?;
+    let partial = flag(r)?;
     Some(MemberRecord {
         uuid,
         state,
         reason,
         replaces,
         joined,
+        partial,
         role: r.u8()?,
         size: r.u64()?,
         address: r.text(ADDRESS_MAX)?,
@@ -380,19 +421,27 @@ fn volume(r: &mut Reader) -> Option<VolumeRecord> {
     let policy = match r.u8()? {
         1 => Policy::None,
         2 => Policy::Resync,
+        3 => Policy::Bitmap,
         _ => return None,
     };
     let dirty = flag(r)?;
+    let groups = groups(r, geometry.width)?;
+    let copies = r.u16()?;
+    let meta = self::groups(r, copies)?;
+    Some(VolumeRecord { id, uuid, name, geometry, size, block_size, policy, dirty, groups, meta })
+}
+
+fn groups(r: &mut Reader, width: u16) -> Option<Vec<GroupRecord>> {
     let n = r.u32()? as usize;
     // What is left of the bytes bounds the number of groups: a hostile count allocates nothing.
-    if n > r.0.len() / (1 + 7 * usize::from(geometry.width.max(1))) {
+    if n > r.0.len() / (1 + 7 * usize::from(width.max(1))) {
         return None;
     }
     let mut groups = Vec::with_capacity(n);
     for _ in 0..n {
         let synced = flag(r)?;
-        let mut slots = Vec::with_capacity(usize::from(geometry.width));
-        for _ in 0..geometry.width {
+        let mut slots = Vec::with_capacity(usize::from(width));
+        for _ in 0..width {
             let (member, extent) = (r.u16()?, r.u32()?);
             let state = match r.u8()? {
                 1 => SlotState::InSync,
@@ -404,7 +453,7 @@ fn volume(r: &mut Reader) -> Option<VolumeRecord> {
         }
         groups.push(GroupRecord { synced, slots });
     }
-    Some(VolumeRecord { id, uuid, name, geometry, size, block_size, policy, dirty, groups })
+    Some(groups)
 }
 
 /// What the reader cannot see: fields that contradict each other.
@@ -427,7 +476,10 @@ fn check(config: &Config) -> Result<(), Corrupt> {
         if v.size > room {
             return Err(Corrupt::Field("volume size"));
         }
-        if v.groups.iter().flat_map(|g| &g.slots).any(|s| usize::from(s.member) >= config.members.len()) {
+        if v.policy == Policy::Bitmap && !v.meta.iter().any(|g| !g.slots.is_empty()) {
+            return Err(Corrupt::Field("volume bitmap"));
+        }
+        if v.slots().any(|s| usize::from(s.member) >= config.members.len()) {
             return Err(Corrupt::Field("slot member"));
         }
     }

@@ -2,10 +2,12 @@
 //!
 //! Decoders are total: whatever the bytes are, they answer with a value or with what is wrong, in bounded time and memory.
 
+mod bitmap;
 mod bytes;
 mod config;
 mod superblock;
 
+pub use bitmap::{BITMAP_BLOCK, REGIONS_PER_BLOCK, bitmap_blocks, decode_bitmap_block, encode_bitmap_block};
 pub use config::{
     Config, FailReason, GroupRecord, MemberRecord, RecordState, SlotRecord, VolumeRecord, decode_config, encode_config,
 };

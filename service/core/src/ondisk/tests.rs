@@ -38,6 +38,7 @@ fn config() -> Config {
                 reason: if i == 1 { FailReason::Timeout } else { FailReason::Fine },
                 replaces: (i == 2).then_some(1),
                 joined: 1,
+                partial: i == 1,
                 role: 0,
                 size: 1 << 30,
                 address: format!("/dev/sd{i}"),
@@ -50,7 +51,7 @@ fn config() -> Config {
             geometry,
             size: geometry.group_bytes() + 4096,
             block_size: 512,
-            policy: Policy::Resync,
+            policy: Policy::Bitmap,
             dirty: true,
             groups: vec![
                 GroupRecord {
@@ -63,6 +64,10 @@ fn config() -> Config {
                 };
                 2
             ],
+            meta: vec![GroupRecord {
+                synced: true,
+                slots: vec![slot(0, 2, SlotState::InSync), slot(2, 2, SlotState::Rebuilding)],
+            }],
         }],
         next_volume: 1,
     }

@@ -179,7 +179,12 @@ impl World {
 
     fn create_volume(&mut self) {
         let case = &self.case;
-        let policy = if case.track_dirty { Policy::Resync } else { Policy::None };
+        let bitmap = case.track_dirty && case.seed % 2 == 0 && case.geometry.level != Level::Raid0;
+        let policy = match case.track_dirty {
+            true if bitmap => Policy::Bitmap,
+            true => Policy::Resync,
+            false => Policy::None,
+        };
         let (level, width, chunk) = (case.geometry.level, Some(case.geometry.width), case.geometry.chunk);
         let size = Some(case.volume_bytes());
         let uuid = self.full().uuid();
@@ -263,6 +268,11 @@ impl World {
                     self.full().broadcasts.insert(tag.0, true);
                     let devices = devices.iter().map(|d| d.map(|d| usize::from(d.0))).collect();
                     self.publish(tag.0, view, devices);
+                }
+                ManagerAction::RegionsChanged { .. } => {
+                    for lane in 0..self.lanes.len() {
+                        self.send(CONTROL, lane, Ev::ToLane(lane, LaneMail::RegionsChanged));
+                    }
                 }
                 ManagerAction::Quiesce { tag } => {
                     self.full().broadcasts.insert(tag.0, false);

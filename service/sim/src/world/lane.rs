@@ -80,6 +80,7 @@ impl World {
                 lane.engine.set_view(now, view);
                 self.send(at, CONTROL, Ev::ToControl(ControlMail::Published(tag)));
             }
+            LaneMail::RegionsChanged => lane.engine.regions_changed(now),
             LaneMail::Quiesce(tag) => lane.quiescing.push(tag),
         }
         self.pump_soon(at);

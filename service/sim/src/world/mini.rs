@@ -90,6 +90,7 @@ impl Mini {
             track_dirty: case.track_dirty,
             dirty: case.unsynced,
             online: true,
+            regions: None,
             groups: (0..case.groups).map(group).collect(),
         };
         let members = vec![MemberState::Active; usize::from(members)];
@@ -237,6 +238,8 @@ impl World {
     pub(super) fn mini_mail(&mut self, mail: ControlMail) {
         match mail {
             ControlMail::Event(Event::MemberFailed { member, .. }) => self.mini_fail(member.0),
+            // The volumes of this campaign have no bitmap.
+            ControlMail::Event(Event::RegionNeeded { .. }) => {}
             ControlMail::Event(Event::DirtyNeeded { .. }) => {
                 let early = self.broken == Some(Break::EarlyDirty);
                 let mini = self.mini();

@@ -123,6 +123,7 @@ enum Ev {
 enum LaneMail {
     Submit(Request),
     View { tag: u64, view: Arc<View>, devices: Vec<Option<usize>> },
+    RegionsChanged,
     Quiesce(u64),
 }
 

@@ -1,6 +1,7 @@
 //! The manager against simulated devices and engines.
 
 mod assembly;
+mod bitmap;
 mod crashes;
 mod life;
 mod scenes;

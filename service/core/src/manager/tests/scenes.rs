@@ -133,6 +133,7 @@ impl World {
                     m.maintained(now, tag, if bad { ReqStatus::Unrecoverable } else { ReqStatus::Ok });
                 }
                 ManagerAction::Quiesce { tag } => m.quiesced(now, tag),
+                ManagerAction::RegionsChanged { .. } => {}
                 ManagerAction::Reply { tag, result } => {
                     self.replies.insert(tag.0, result);
                 }

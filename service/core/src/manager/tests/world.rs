@@ -135,6 +135,8 @@ pub struct World {
     pub hold_quiesce: bool,
     pub hold_stripes: bool,
     pub stripe_status: ReqStatus,
+    /// How often engines were told to look at their regions again.
+    pub nudges: u64,
     held: Vec<Due>,
     due: VecDeque<Due>,
     /// Answers given so far.
@@ -196,6 +198,7 @@ impl World {
             hold_quiesce: false,
             hold_stripes: false,
             stripe_status: ReqStatus::Ok,
+            nudges: 0,
             held: Vec::new(),
             due: VecDeque::new(),
             events: 0,
@@ -271,6 +274,7 @@ impl World {
                 self.views.push(view);
                 self.due.push_back(Due::Published(tag));
             }
+            ManagerAction::RegionsChanged { .. } => self.nudges += 1,
             ManagerAction::Maintain { tag, volume, group, stripe, rebuild } => {
                 let g = &self.view.volume(volume).expect("published volume").groups[group as usize];
                 if rebuild {
@@ -287,7 +291,8 @@ impl World {
                         disk.volatile.push(change);
                     }
                 } else {
-                    assert!(!g.synced, "the engines know that it is not in sync");
+                    let region = self.view.volume(volume).expect("looked at above").region(group, stripe);
+                    assert!(!g.synced || !region.verified(), "the engines know that it is not in sync");
                 }
                 self.stripes.push((volume.0, group, stripe, rebuild));
                 let due = Due::Maintained(tag, self.stripe_status);
