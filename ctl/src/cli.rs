@@ -253,9 +253,9 @@ pub struct VolumeCreate {
     /// Logical block size that hosts see: 512 or 4096
     #[arg(long, value_parser = size::parse_positive, default_value = "4096", value_name = "SIZE")]
     pub block_size: u64,
-    /// What keeps redundancy and data in step over a crash
-    #[arg(long, value_enum, default_value = "resync")]
-    pub policy: Policy,
+    /// What keeps redundancy and data in step over a crash; bitmap if left out, none for level 0
+    #[arg(long, value_enum)]
+    pub policy: Option<Policy>,
     /// Wait until the operations that it starts have ended
     #[arg(long)]
     pub wait: bool,
@@ -268,6 +268,8 @@ pub enum Policy {
     None,
     /// All of the volume is resynced after an unclean stop
     Resync,
+    /// Only what was being written is resynced after an unclean stop
+    Bitmap,
 }
 
 /// `raidctl export`.

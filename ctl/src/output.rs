@@ -203,7 +203,7 @@ fn volumes_at(list: &[Volume], width: Option<u16>) -> String {
 
 /// A volume.
 pub fn volume(v: &Volume) -> String {
-    pairs(&[
+    let mut rows = vec![
         ("Volume", format!("{}/{}", v.array, v.name)),
         ("State", format!("{}: {}", v.state, v.reason)),
         ("UUID", v.uuid.clone()),
@@ -212,7 +212,15 @@ pub fn volume(v: &Volume) -> String {
         ("Block size", show(v.block_size_bytes.into())),
         ("Policy", format!("{}{}", v.policy, if v.dirty { ", dirty" } else { "" })),
         ("Groups", format!("{}, {} degraded, {} not in sync", v.groups, v.degraded_groups, v.unsynced_groups)),
-    ])
+    ];
+    if let Some(r) = &v.regions {
+        let text = format!(
+            "{} unwritten, {} clean, {} dirty, {} to be resynced, {} being resynced",
+            r.unwritten, r.clean, r.dirty, r.need_sync, r.syncing
+        );
+        rows.push(("Regions", text));
+    }
+    pairs(&rows)
 }
 
 /// A list of exports.

@@ -54,6 +54,7 @@ fn volume() -> Volume {
         groups: 8,
         degraded_groups: 8,
         unsynced_groups: 0,
+        regions: None,
     }
 }
 

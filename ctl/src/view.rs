@@ -101,6 +101,19 @@ pub struct Volume {
     pub groups: u32,
     pub degraded_groups: u32,
     pub unsynced_groups: u32,
+    /// Not there if the volume has no write-intent bitmap.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub regions: Option<Regions>,
+}
+
+/// Regions of a write-intent bitmap, by state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Regions {
+    pub unwritten: u64,
+    pub clean: u64,
+    pub dirty: u64,
+    pub need_sync: u64,
+    pub syncing: u64,
 }
 
 impl From<v1::Volume> for Volume {
@@ -124,6 +137,13 @@ impl From<v1::Volume> for Volume {
             groups: status.groups,
             degraded_groups: status.degraded_groups,
             unsynced_groups: status.unsynced_groups,
+            regions: status.regions.map(|r| Regions {
+                unwritten: r.unwritten,
+                clean: r.clean,
+                dirty: r.dirty,
+                need_sync: r.need_sync,
+                syncing: r.syncing,
+            }),
         }
     }
 }

@@ -41,8 +41,10 @@ async fn create(cx: &Context, arguments: VolumeCreate) -> Result<()> {
         u32::try_from(size).map_err(|_| Failure::new(Exit::Usage, format!("a {what} of {size} bytes is too large")))
     };
     let policy = match arguments.policy {
-        Policy::None => v1::Policy::None,
-        Policy::Resync => v1::Policy::Resync,
+        None => v1::Policy::Unspecified,
+        Some(Policy::None) => v1::Policy::None,
+        Some(Policy::Resync) => v1::Policy::Resync,
+        Some(Policy::Bitmap) => v1::Policy::Bitmap,
     };
     let request = v1::CreateVolumeRequest {
         request_id: cx.client.request_id(),

@@ -2637,12 +2637,15 @@ impl Level {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Policy {
-    /// Not set. In a request: `resync`.
+    /// Not set. In a request: `bitmap` where the level has redundancy, else `none`.
     Unspecified = 0,
     /// Nothing is tracked; after a crash redundancy may not match.
     None = 1,
     /// The volume is marked dirty while it is written to; after an unclean stop all of it is resynced.
     Resync = 2,
+    /// Each region of the volume is marked dirty while it is written to; after an unclean stop only those are resynced, and a
+    /// member that comes back gets only what it missed.
+    Bitmap = 3,
 }
 impl Policy {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -2654,6 +2657,7 @@ impl Policy {
             Self::Unspecified => "POLICY_UNSPECIFIED",
             Self::None => "POLICY_NONE",
             Self::Resync => "POLICY_RESYNC",
+            Self::Bitmap => "POLICY_BITMAP",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -2662,6 +2666,7 @@ impl Policy {
             "POLICY_UNSPECIFIED" => Some(Self::Unspecified),
             "POLICY_NONE" => Some(Self::None),
             "POLICY_RESYNC" => Some(Self::Resync),
+            "POLICY_BITMAP" => Some(Self::Bitmap),
             _ => None,
         }
     }
@@ -2731,6 +2736,29 @@ pub struct VolumeStatus {
     /// Groups whose redundancy is not known to match their data.
     #[prost(uint32, tag = "9")]
     pub unsynced_groups: u32,
+    /// Regions of the write-intent bitmap by state; not set if the volume has no bitmap.
+    #[prost(message, optional, tag = "10")]
+    pub regions: ::core::option::Option<RegionCounts>,
+}
+/// How many regions of a write-intent bitmap are in each state. A region is 1 MiB of each member of a group, or one chunk if
+/// that is larger.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RegionCounts {
+    /// Never written, or discarded: they read as zeros.
+    #[prost(uint64, tag = "1")]
+    pub unwritten: u64,
+    /// Redundancy matches data.
+    #[prost(uint64, tag = "2")]
+    pub clean: u64,
+    /// Being written to: resynced after an unclean stop.
+    #[prost(uint64, tag = "3")]
+    pub dirty: u64,
+    /// Redundancy may not match data; they wait for a resync.
+    #[prost(uint64, tag = "4")]
+    pub need_sync: u64,
+    /// Being resynced.
+    #[prost(uint64, tag = "5")]
+    pub syncing: u64,
 }
 /// Asks for one volume.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

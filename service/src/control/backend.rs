@@ -300,6 +300,9 @@ pub struct Volume {
     pub degraded_groups: u32,
     /// Groups whose redundancy is not known to match.
     pub unsynced_groups: u32,
+    /// Regions of the write-intent bitmap that are unwritten, clean, dirty, waiting for a resync, being resynced; `None` if
+    /// the volume has no bitmap.
+    pub regions: Option<[u64; 5]>,
 }
 
 /// An export's state.

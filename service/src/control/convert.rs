@@ -181,6 +181,7 @@ pub fn volume(array: &str, v: &model::Volume) -> v1::Volume {
     let policy = match v.policy {
         Policy::None => v1::Policy::None,
         Policy::Resync => v1::Policy::Resync,
+        Policy::Bitmap => v1::Policy::Bitmap,
     };
     v1::Volume {
         name: Name::Volume(array.to_owned(), v.name.clone()).to_string(),
@@ -202,6 +203,13 @@ pub fn volume(array: &str, v: &model::Volume) -> v1::Volume {
             groups: v.groups,
             degraded_groups: v.degraded_groups,
             unsynced_groups: v.unsynced_groups,
+            regions: v.regions.map(|[unwritten, clean, dirty, need_sync, syncing]| v1::RegionCounts {
+                unwritten,
+                clean,
+                dirty,
+                need_sync,
+                syncing,
+            }),
         }),
     }
 }
@@ -222,12 +230,14 @@ pub fn volume_spec(name: String, spec: &v1::VolumeSpec) -> Result<model::VolumeS
         }
     };
     let policy = match v1::Policy::try_from(spec.policy) {
-        Ok(v1::Policy::Unspecified | v1::Policy::Resync) => Policy::Resync,
+        Ok(v1::Policy::Unspecified) if level == Level::Raid0 => Policy::None,
+        Ok(v1::Policy::Unspecified | v1::Policy::Bitmap) => Policy::Bitmap,
+        Ok(v1::Policy::Resync) => Policy::Resync,
         Ok(v1::Policy::None) => Policy::None,
         Err(_) => {
             return Err(invalid(
                 "POLICY_UNKNOWN",
-                "this raidd does not know that consistency policy; choose none or resync",
+                "this raidd does not know that consistency policy; choose none, resync or bitmap",
             ));
         }
     };

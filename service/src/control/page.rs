@@ -207,6 +207,7 @@ fn array(out: &mut String, array: &Array) -> fmt::Result {
         let policy = match v.policy {
             Policy::None => "none",
             Policy::Resync => "resync",
+            Policy::Bitmap => "bitmap",
         };
         vec![
             text(&v.name),

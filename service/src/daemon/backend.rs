@@ -78,6 +78,7 @@ fn volume(v: &manager::VolumeStatus) -> Volume {
         groups: v.groups,
         degraded_groups: v.groups_degraded,
         unsynced_groups: v.groups_unsynced,
+        regions: v.regions,
     }
 }
 

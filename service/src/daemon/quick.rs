@@ -120,7 +120,7 @@ async fn create(daemon: &Arc<Daemon>, dir: &Path, listen: SocketAddr) -> Result<
         chunk: 64 << 10,
         size: None,
         block_size: 4096,
-        policy: Policy::Resync,
+        policy: Policy::Bitmap,
     };
     control.create_volume(ARRAY, volume).await?;
     let export = ExportSpec {

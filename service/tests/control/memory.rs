@@ -329,6 +329,7 @@ impl Backend for Memory {
                 groups: 1,
                 degraded_groups: 0,
                 unsynced_groups: 0,
+                regions: None,
             });
             Ok(())
         })

@@ -140,7 +140,7 @@ async fn errors_say_what_and_what_to_do() {
         assert_eq!(reason(&volumes.create_volume(volume(spec)).await.expect_err("refused")), why);
     }
     let made = volumes.create_volume(volume(good)).await.expect("made").into_inner().spec.expect("a spec");
-    assert_eq!((made.chunk_bytes, made.block_size_bytes, made.policy()), (65536, 4096, v1::Policy::Resync));
+    assert_eq!((made.chunk_bytes, made.block_size_bytes, made.policy()), (65536, 4096, v1::Policy::Bitmap));
     let kept = &server.backend.arrays()[0].volumes[0];
     assert_eq!((kept.level, kept.policy), (memory::LEVEL, memory::POLICY));
 

@@ -96,9 +96,9 @@ pub(super) fn decide(found: &[Found], history: Uuid, force: bool) -> Result<Deci
         force_members(found, base, config, &decision.members, &mut decision.notices);
     }
     let present: Vec<u16> = decision.members.iter().map(|(_, m)| *m).collect();
-    for v in 0..config.volumes.len() {
+    for (v, there) in before.into_iter().enumerate() {
         let mut trust = check_volume(config, v, &present, force, &mut decision.notices)?;
-        trust.stale = !before[v];
+        trust.stale = !there;
         decision.bitmaps.insert(config.volumes[v].id, trust);
     }
     Ok(decision)

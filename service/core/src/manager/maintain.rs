@@ -55,6 +55,8 @@ struct Pass {
     which: Which,
     /// Stripes of a band.
     band: u32,
+    /// The sequence number at its beginning.
+    began: u64,
     /// A round of the bitmap that began before the group's slots were settled: what it makes zeros it does not make on
     /// the targets.
     after_round: Option<u64>,
@@ -157,7 +159,12 @@ impl Manager {
             }
             Stage::Running { in_flight: 0, failed: Some(status), .. } => {
                 let status = *status;
-                self.block(&pass, status);
+                if status == ReqStatus::WriteFault && self.failed_at > pass.began {
+                    // A member failed in the middle, and that is recorded: the pass begins again without it.
+                    self.maintenance.scanned = None;
+                } else {
+                    self.block(&pass, status);
+                }
                 return true;
             }
             Stage::Running { in_flight: 0, failed: None, .. } => self.flush_pass(&mut pass),
@@ -316,6 +323,7 @@ impl Manager {
             targets,
             which,
             band: geometry.band_stripes(),
+            began: self.sequence,
             after_round: self.bitmaps.get(&volume).and_then(super::bitmap::Bitmap::round),
             stage: Stage::Preparing(self.sequence),
         });

@@ -1,6 +1,7 @@
 //! Redundancy on the drives: at rest every parity and every copy matches the data, wherever it can be read.
 
 use raid_core::gf;
+use raid_core::regions::Region;
 use raid_core::view::SlotState;
 
 use super::World;
@@ -22,6 +23,17 @@ impl World {
             }
             for row in 0..rows {
                 let stripe = (row / u64::from(g.rows())) as u32;
+                match volume.region(n as u32, stripe) {
+                    // What its members hold is nobody's data.
+                    Region::Unwritten => continue,
+                    Region::NeedSync | Region::Syncing => {
+                        if self.havoc() || self.resync_was_cancelled() {
+                            continue;
+                        }
+                        return self.fail(format!("group {n}, stripe {stripe} still needs a resync at the end"));
+                    }
+                    Region::Clean | Region::Dirty | Region::Closing => {}
+                }
                 let block = |slot: u16| -> Option<Vec<u8>> {
                     let s = group.slots[usize::from(slot)];
                     let drive = &self.drives[self.devices[usize::from(s.member.0)]?];

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use raid_core::action::{BufAddr, Op, ReqStatus, ReqTag, Request};
 use raid_core::view::SlotState;
+use raid_core::view::VolumeView;
 
 use super::{Ev, FRONT, LaneMail, Round, World};
 use crate::breaks::Break;
@@ -469,6 +470,7 @@ impl World {
 
     /// Redundancy of some group does not match yet.
     pub(super) fn resyncing(&self) -> bool {
-        self.view.volume(self.volume).is_some_and(|v| v.groups.iter().any(|g| !g.synced))
+        let in_doubt = |v: &VolumeView| v.regions.as_ref().is_some_and(|m| m.counts()[3..].iter().any(|n| *n > 0));
+        self.view.volume(self.volume).is_some_and(|v| v.groups.iter().any(|g| !g.synced) || in_doubt(v))
     }
 }

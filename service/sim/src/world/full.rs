@@ -62,6 +62,8 @@ pub(super) struct Full {
     crashes: u32,
     /// An operation was cancelled: nobody promises that it is taken up again.
     cancelled: bool,
+    /// A volume with parity came up degraded, with regions that nobody can verify: from here on errors are right.
+    pub(super) unverifiable: bool,
     /// Volumes that were made beside the one under test.
     others: Vec<u32>,
     tick: Option<Tick>,
@@ -85,6 +87,7 @@ impl Full {
             crash_due: false,
             crashes: 0,
             cancelled: false,
+            unverifiable: false,
             others: Vec::new(),
             tick: None,
             uuid: case.seed << 20,
@@ -179,7 +182,7 @@ impl World {
 
     fn create_volume(&mut self) {
         let case = &self.case;
-        let bitmap = case.track_dirty && case.seed % 2 == 0 && case.geometry.level != Level::Raid0;
+        let bitmap = case.track_dirty && case.seed.is_multiple_of(2) && case.geometry.level != Level::Raid0;
         let policy = match case.track_dirty {
             true if bitmap => Policy::Bitmap,
             true => Policy::Resync,
@@ -404,7 +407,10 @@ impl World {
                 self.volume = VolumeId(id);
                 self.full_round();
             }
-            (Asked::Assemble { .. }, Ok(_)) => self.full_round(),
+            (Asked::Assemble { .. }, Ok(_)) => {
+                self.full().unverifiable |= self.unverifiable_regions();
+                self.full_round();
+            }
             (Asked::Assemble { may_refuse: true }, Err(e)) if e.kind == ErrorKind::FailedPrecondition => {
                 self.stage = Stage::Over;
             }
@@ -419,6 +425,18 @@ impl World {
             (asked, Err(e)) => self.fail(format!("{asked:?} was refused: {e}")),
             (asked, Ok(answer)) => self.fail(format!("{asked:?} was answered with {answer:?}")),
         }
+    }
+
+    /// A group with parity has lost a member and has regions whose parity may not match: what is lost there is lost, unless
+    /// it is written again.
+    fn unverifiable_regions(&self) -> bool {
+        let Some(v) = self.view.volume(self.volume).filter(|v| v.geometry.parities() > 0) else { return false };
+        let bands = v.geometry.bands();
+        v.groups.iter().enumerate().any(|(g, group)| {
+            let first = |band| band * v.geometry.band_stripes();
+            group.slots.iter().any(|s| s.state != SlotState::InSync)
+                && (0..bands).any(|b| !v.region(g as u32, first(b)).verified())
+        })
     }
 
     /// Begins a round, or goes on with it after a crash. The process may die in it; not while blocks are unreadable, which

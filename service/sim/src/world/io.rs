@@ -2,7 +2,8 @@
 //! changes too early, or an answer that was not waited for, shows in the data.
 
 use raid_core::action::{IoStatus, IoTag, Slice};
-use raid_core::view::SlotState;
+use raid_core::regions::Region;
+use raid_core::view::{SlotState, SlotView, VolumeView};
 
 use super::{CONTROL, Control, ControlMail, Ev, World};
 use crate::breaks::{Break, strikes};
@@ -151,12 +152,13 @@ impl World {
             Control::Mini(mini) => mini.durable_dirty,
             Control::Full(_) => volume.dirty,
         };
+        let marked = marked && region_marked(volume, io);
         if marked || bytes.len() < SECTOR {
             return;
         }
         if let Some(value) = pattern::value_of(&bytes[..SECTOR])
             && self.oracle.in_flight(value)
-            && !self.mark_on_drives()
+            && (!region_marked(volume, io) || !self.mark_on_drives())
         {
             let (member, offset) = (io.member, io.offset);
             self.fail(format!(
@@ -270,4 +272,16 @@ impl World {
         }
         found
     }
+}
+
+/// The region that a member write goes to is dirty on disk.
+fn region_marked(volume: &VolumeView, io: &DriveIo) -> bool {
+    let geometry = &volume.geometry;
+    let slot = |s: &SlotView| s.member.0 == io.member && s.offset <= io.offset;
+    volume.groups.iter().enumerate().all(|(g, group)| {
+        group.slots.iter().filter(|s| slot(s) && io.offset < s.offset + geometry.extent).all(|s| {
+            let stripe = ((io.offset - s.offset) / u64::from(geometry.chunk)) as u32;
+            !matches!(volume.region(g as u32, stripe), Region::Unwritten | Region::Clean)
+        })
+    })
 }
