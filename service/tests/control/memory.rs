@@ -409,4 +409,4 @@ impl Backend for Memory {
 /// What the memory backend makes of `--level 5`.
 pub const LEVEL: Level = Level::Raid5;
 /// What it makes of no `--policy`.
-pub const POLICY: Policy = Policy::Resync;
+pub const POLICY: Policy = Policy::Bitmap;

@@ -7,6 +7,7 @@ use super::*;
 use crate::action::{Op, ReqStatus, ReqTag, VolumeId};
 use crate::geometry::{Geometry, Level};
 use crate::gf;
+use crate::regions::{Region, RegionMap};
 use crate::view::{GroupView, MemberState, SlotState, SlotView, VolumeView};
 
 const LEVELS: [(Level, u16); 8] = [
@@ -900,6 +901,95 @@ fn a_write_waits_for_the_dirty_mark() {
     rig.publish();
     rig.drain();
     assert_eq!((rig.status(write), rig.status(zero)), (Some(ReqStatus::Ok), Some(ReqStatus::Ok)));
+}
+
+/// A rig whose volume has a bitmap with this state everywhere.
+fn with_regions(level: Level, width: u16, state: Region) -> (Rig, RegionMap) {
+    let mut rig = Rig::new(level, width, 16384, 9);
+    let map = RegionMap::new((0..2 * rig.geometry.bands()).map(|_| state));
+    rig.view.volumes[0].regions = Some(map.clone());
+    rig.publish();
+    (rig, map)
+}
+
+#[test]
+fn a_write_waits_for_its_region_and_asks_once() {
+    for state in [Region::Unwritten, Region::Clean, Region::Closing] {
+        let (mut rig, map) = with_regions(Level::Raid5, 4, state);
+        let buf = rig.buffer(0);
+        let writes: Vec<_> =
+            (0..3).map(|i| rig.submit(Op::Write { offset: i * 65536, len: 4096, buf, fua: false })).collect();
+        rig.drain();
+        assert!(writes.iter().all(|w| rig.status(*w).is_none()));
+        assert_eq!(rig.events, [Event::RegionNeeded { volume: VOLUME, region: 0 }], "one region, asked once");
+        assert_eq!(rig.engine.counters().member_writes, 0, "written before the region was dirty");
+        map.set(0, Region::Dirty);
+        rig.drain();
+        assert!(writes.iter().all(|w| rig.status(*w).is_none()), "nobody has said so yet");
+        rig.engine.regions_changed(Tick(0));
+        rig.drain();
+        assert!(writes.iter().all(|w| rig.status(*w) == Some(ReqStatus::Ok)));
+        assert!(!map.close(0), "it is in use");
+        // The other group's region is another one.
+        let other = rig.geometry.group_bytes();
+        rig.submit(Op::Zero { offset: other, len: 4096, unmap: true });
+        rig.drain();
+        assert_eq!(rig.events[1..], [Event::RegionNeeded { volume: VOLUME, region: rig.geometry.bands() }]);
+    }
+}
+
+#[test]
+fn an_unwritten_region_reads_as_zeros_whatever_the_members_hold() {
+    for (level, width) in LEVELS {
+        for missing in [None, Some(0)] {
+            let (mut rig, _) = with_regions(level, width, Region::Unwritten);
+            rig.members.iter_mut().for_each(|m| m.fill(0x5a));
+            if let Some(m) = missing.filter(|_| level != Level::Raid0) {
+                rig.fail_member(MemberId(m));
+            }
+            let bytes = rig.geometry.stripe_bytes() as u32 * 2;
+            let buf = rig.buffer(0);
+            for (offset, len) in [(0, bytes), (512, 1024), (16384 - 512, 4096)] {
+                assert_eq!(rig.finish(Op::Read { offset, len, buf }), ReqStatus::Ok);
+                assert!(rig.bytes(buf, len).iter().all(|b| *b == 0), "{level} {offset} {len}");
+            }
+            assert_eq!(rig.finish(Op::ReadHealthy { offset: 0, len: 4096, buf }), ReqStatus::Ok);
+            assert_eq!(rig.engine.counters().member_reads, 0);
+        }
+    }
+}
+
+#[test]
+fn a_region_that_needs_a_resync_is_written_but_nothing_is_reconstructed_from_it() {
+    for state in [Region::NeedSync, Region::Syncing] {
+        let (mut rig, map) = with_regions(Level::Raid5, 4, state);
+        let buf = rig.buffer(0);
+        assert_eq!(rig.finish(Op::Write { offset: 0, len: 4096, buf, fua: false }), ReqStatus::Ok);
+        // The member with the first data chunk of the first stripe.
+        let lost = rig.view.volumes[0].groups[0].slots[rig.geometry.slots(0, 0).first as usize].member;
+        rig.fail_member(lost);
+        assert_eq!(rig.finish(Op::Read { offset: 0, len: 4096, buf }), ReqStatus::Unrecoverable);
+        assert_eq!(rig.finish(Op::Read { offset: 16384, len: 4096, buf }), ReqStatus::Ok, "another column");
+        map.set(0, Region::Dirty);
+        assert_eq!(rig.finish(Op::Read { offset: 0, len: 4096, buf }), ReqStatus::Ok);
+    }
+}
+
+#[test]
+fn an_epoch_ends_with_its_requests_and_not_with_later_ones() {
+    let (mut rig, map) = with_regions(Level::Raid5, 4, Region::Clean);
+    let buf = rig.buffer(0);
+    let early = rig.submit(Op::Write { offset: 0, len: 4096, buf, fua: false });
+    rig.drain();
+    assert!(rig.engine.begin_epoch());
+    assert!(!rig.engine.old_epoch_ended() && !rig.engine.begin_epoch(), "the early write waits for its region");
+    let late = rig.submit(Op::Write { offset: rig.geometry.group_bytes(), len: 4096, buf, fua: false });
+    map.set(0, Region::Dirty);
+    rig.engine.regions_changed(Tick(0));
+    rig.drain();
+    assert_eq!((rig.status(early), rig.status(late)), (Some(ReqStatus::Ok), None));
+    assert!(rig.engine.old_epoch_ended());
+    assert!(rig.engine.begin_epoch() && !rig.engine.old_epoch_ended(), "now the late one is of before");
 }
 
 #[test]
