@@ -101,98 +101,87 @@ impl Client {
 
     /// All arrays.
     pub async fn list_arrays(&self) -> Result<Vec<v1::Array>> {
-        let (mut client, mut all, mut page_token) = (self.arrays(), Vec::new(), String::new());
-        loop {
-            let page = client.list_arrays(v1::ListArraysRequest { page_size: 0, page_token }).await?.into_inner();
-            all.extend(page.arrays);
-            if page.next_page_token.is_empty() {
-                return Ok(all);
-            }
-            page_token = page.next_page_token;
-        }
+        all_pages(async |page_token| {
+            let request = v1::ListArraysRequest { page_size: 0, page_token };
+            let page = self.arrays().list_arrays(request).await?.into_inner();
+            Ok((page.arrays, page.next_page_token))
+        })
+        .await
     }
 
     /// The members of an array, or of all with `-`.
     pub async fn list_members(&self, array: &str) -> Result<Vec<v1::Member>> {
-        let (mut client, mut all, mut page_token) = (self.members(), Vec::new(), String::new());
-        let parent = Name::Array(array.to_owned()).to_string();
-        loop {
-            let request = v1::ListMembersRequest { parent: parent.clone(), page_size: 0, page_token };
-            let page = client.list_members(request).await?.into_inner();
-            all.extend(page.members);
-            if page.next_page_token.is_empty() {
-                return Ok(all);
-            }
-            page_token = page.next_page_token;
-        }
+        all_pages(async |page_token| {
+            let parent = Name::Array(array.to_owned()).to_string();
+            let request = v1::ListMembersRequest { parent, page_size: 0, page_token };
+            let page = self.members().list_members(request).await?.into_inner();
+            Ok((page.members, page.next_page_token))
+        })
+        .await
     }
 
     /// The volumes of an array, or of all with `-`.
     pub async fn list_volumes(&self, array: &str) -> Result<Vec<v1::Volume>> {
-        let (mut client, mut all, mut page_token) = (self.volumes(), Vec::new(), String::new());
-        let parent = Name::Array(array.to_owned()).to_string();
-        loop {
-            let request = v1::ListVolumesRequest { parent: parent.clone(), page_size: 0, page_token };
-            let page = client.list_volumes(request).await?.into_inner();
-            all.extend(page.volumes);
-            if page.next_page_token.is_empty() {
-                return Ok(all);
-            }
-            page_token = page.next_page_token;
-        }
+        all_pages(async |page_token| {
+            let parent = Name::Array(array.to_owned()).to_string();
+            let request = v1::ListVolumesRequest { parent, page_size: 0, page_token };
+            let page = self.volumes().list_volumes(request).await?.into_inner();
+            Ok((page.volumes, page.next_page_token))
+        })
+        .await
     }
 
     /// All exports.
     pub async fn list_exports(&self) -> Result<Vec<v1::Export>> {
-        let (mut client, mut all, mut page_token) = (self.exports(), Vec::new(), String::new());
-        loop {
-            let page = client.list_exports(v1::ListExportsRequest { page_size: 0, page_token }).await?.into_inner();
-            all.extend(page.exports);
-            if page.next_page_token.is_empty() {
-                return Ok(all);
-            }
-            page_token = page.next_page_token;
-        }
+        all_pages(async |page_token| {
+            let request = v1::ListExportsRequest { page_size: 0, page_token };
+            let page = self.exports().list_exports(request).await?.into_inner();
+            Ok((page.exports, page.next_page_token))
+        })
+        .await
     }
 
     /// Running operations and the last that ended.
     pub async fn list_operations(&self) -> Result<Vec<v1::Operation>> {
-        let (mut client, mut all, mut page_token) = (self.operations(), Vec::new(), String::new());
-        loop {
+        all_pages(async |page_token| {
             let request = v1::ListOperationsRequest { page_size: 0, page_token };
-            let page = client.list_operations(request).await?.into_inner();
-            all.extend(page.operations);
-            if page.next_page_token.is_empty() {
-                return Ok(all);
-            }
-            page_token = page.next_page_token;
-        }
+            let page = self.operations().list_operations(request).await?.into_inner();
+            Ok((page.operations, page.next_page_token))
+        })
+        .await
     }
 
     /// All faults.
     pub async fn list_faults(&self) -> Result<Vec<v1::Fault>> {
-        let (mut client, mut all, mut page_token) = (self.faults(), Vec::new(), String::new());
-        loop {
-            let page = client.list_faults(v1::ListFaultsRequest { page_size: 0, page_token }).await?.into_inner();
-            all.extend(page.faults);
-            if page.next_page_token.is_empty() {
-                return Ok(all);
-            }
-            page_token = page.next_page_token;
-        }
+        all_pages(async |page_token| {
+            let request = v1::ListFaultsRequest { page_size: 0, page_token };
+            let page = self.faults().list_faults(request).await?.into_inner();
+            Ok((page.faults, page.next_page_token))
+        })
+        .await
     }
 
     /// The remembered events, oldest first.
     pub async fn list_events(&self) -> Result<Vec<v1::Event>> {
-        let (mut client, mut all, mut page_token) = (self.events(), Vec::new(), String::new());
-        loop {
-            let page = client.list_events(v1::ListEventsRequest { page_size: 1000, page_token }).await?.into_inner();
-            all.extend(page.events);
-            if page.next_page_token.is_empty() {
-                return Ok(all);
-            }
-            page_token = page.next_page_token;
+        all_pages(async |page_token| {
+            let request = v1::ListEventsRequest { page_size: 1000, page_token };
+            let page = self.events().list_events(request).await?.into_inner();
+            Ok((page.events, page.next_page_token))
+        })
+        .await
+    }
+}
+
+/// Everything that a list has: `page` gets a page by its token, the first one's is empty, and tells the next one's.
+async fn all_pages<T>(page: impl AsyncFn(String) -> Result<(Vec<T>, String)>) -> Result<Vec<T>> {
+    let (mut all, mut token) = (Vec::new(), String::new());
+    loop {
+        let (items, next) = page(token).await?;
+        all.extend(items);
+        if next.is_empty() {
+            return Ok(all);
         }
+        token = next;
     }
 }
 
@@ -203,4 +192,21 @@ fn root_cause(e: &dyn std::error::Error) -> String {
         cause = inner;
     }
     cause.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn all_pages_are_asked_for_in_turn() {
+        let pages = [("", vec![1, 2], "b"), ("b", vec![], "c"), ("c", vec![3], "")];
+        let page = async |token: String| {
+            let (_, items, next) = pages.iter().find(|p| p.0 == token).expect("a token that was given");
+            Ok((items.clone(), next.to_string()))
+        };
+        assert_eq!(all_pages(page).await.expect("three pages"), [1, 2, 3]);
+        let refused = async |_| Err::<(Vec<u8>, String), _>(Failure::new(Exit::Unavailable, "gone"));
+        assert!(all_pages(refused).await.is_err());
+    }
 }
