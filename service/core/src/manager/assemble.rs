@@ -7,11 +7,11 @@ use super::decide::{Found, decide};
 use super::load::Loading;
 use super::task::{Kind, Next, status_text};
 use super::{
-    Answer, ArrayState, CommandTag, DeviceInfo, ErrorKind, Identity, ManageError, Manager, MemberPlace, Severity, Uuid,
-    refuse,
+    Answer, ArrayState, CommandTag, DeviceId, DeviceInfo, ErrorKind, Identity, ManageError, Manager, MemberPlace,
+    Severity, Uuid, refuse,
 };
 use crate::action::IoStatus;
-use crate::ondisk::{Corrupt, SUPERBLOCK_BYTES, Superblock, decode_config, end_copy_offset};
+use crate::ondisk::{self, Corrupt, SUPERBLOCK_BYTES, Superblock, decode_config, end_copy_offset};
 
 const COPY_A: u8 = 0;
 const COPY_B: u8 = 1;
@@ -72,10 +72,7 @@ impl Manager {
                 Err(e) => Next::End(Err(e)),
                 Ok(()) => {
                     for f in &t.found {
-                        for slot in 0..2 {
-                            let offset = f.sb.slot_offset + u64::from(slot) * u64::from(f.sb.slot_len);
-                            self.task_read(f.device.id, SLOT_0 + slot, offset, f.sb.slot_len);
-                        }
+                        self.read_slots(f.device.id, &f.sb);
                     }
                     t.phase = Phase::Decide;
                     Next::Phase
@@ -83,11 +80,7 @@ impl Manager {
             },
             Phase::Decide => {
                 for f in &mut t.found {
-                    for slot in 0..2u8 {
-                        let bytes = self.task_io.take_read(f.device.id, SLOT_0 + slot);
-                        let config = bytes.ok().and_then(|b| decode_config(&b).ok());
-                        f.slots[usize::from(slot)] = config.filter(|c| c.check_against(&f.sb).is_ok());
-                    }
+                    f.slots = self.take_slots(f.device.id, &f.sb);
                 }
                 match decide(&t.found, t.history, t.force) {
                     Err(e) => return Next::End(Err(e)),
@@ -133,7 +126,29 @@ impl Manager {
         }
     }
 
-    fn repair_failed(&mut self, device: super::DeviceId, status: IoStatus) {
+    /// Orders the reads of a device's configuration slots.
+    pub(super) fn read_slots(&mut self, device: DeviceId, sb: &Superblock) {
+        for slot in 0..2 {
+            let offset = sb.slot_offset + u64::from(slot) * u64::from(sb.slot_len);
+            self.task_read(device, SLOT_0 + slot, offset, sb.slot_len);
+        }
+    }
+
+    fn take_slots(&mut self, device: DeviceId, sb: &Superblock) -> [Option<ondisk::Config>; 2] {
+        std::array::from_fn(|slot| {
+            let bytes = self.task_io.take_read(device, SLOT_0 + slot as u8);
+            let config = bytes.ok().and_then(|b| decode_config(&b).ok());
+            config.filter(|c| c.check_against(sb).is_ok())
+        })
+    }
+
+    /// What the reads of [`Manager::read_slots`] found.
+    pub(super) fn slots_read(&mut self, device: &DeviceInfo, sb: Superblock) -> Found {
+        let slots = self.take_slots(device.id, &sb);
+        Found { device: device.clone(), sb, slots, repair: None }
+    }
+
+    fn repair_failed(&mut self, device: DeviceId, status: IoStatus) {
         let member = self.live_members().into_iter().find(|(_, d)| *d == device);
         if let Some((member, _)) = member {
             self.fail_member(member, super::reason_of(status));

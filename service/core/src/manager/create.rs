@@ -181,6 +181,7 @@ impl Manager {
             reason: FailReason::Fine,
             replaces: None,
             partial: false,
+            left: 0,
             joined,
             role: 0,
             size: device.size,

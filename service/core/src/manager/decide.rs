@@ -21,7 +21,7 @@ pub(super) struct Found {
 
 impl Found {
     /// Its newest configuration.
-    fn newest(&self) -> Option<&Config> {
+    pub fn newest(&self) -> Option<&Config> {
         self.slots.iter().flatten().max_by_key(|c| c.generation)
     }
 

@@ -4,16 +4,18 @@ use super::create::Found;
 use super::redundancy::{all_down_with, in_sync, needs_member};
 use super::task::Next;
 use super::{
-    Answer, CommandTag, DeviceInfo, ErrorKind, ManageError, Manager, OperationState, Severity, Uuid, reason_of,
-    reason_text, refuse,
+    Answer, CommandTag, DeviceInfo, ErrorKind, HALVING, ManageError, Manager, OperationState, Severity, Uuid,
+    reason_of, reason_text, refuse,
 };
 use crate::action::{IoStatus, MemberId};
-use crate::ondisk::{FailReason, RecordState, SUPERBLOCK_BYTES, end_copy_offset, extents_of};
+use crate::ondisk::{FailReason, RecordState, SUPERBLOCK_BYTES, Superblock, end_copy_offset, extents_of};
 use crate::view::SlotState;
 
 enum Phase {
     Probe,
     Check,
+    History,
+    Returned,
     Flush,
     Superblocks,
     FlushSuperblocks,
@@ -30,11 +32,13 @@ pub(super) struct AddTask {
     /// The member that it replaces.
     replaces: Option<u16>,
     member: u16,
+    /// What the device says it is, if it may be a member that comes back.
+    sb: Option<Box<Superblock>>,
 }
 
 impl AddTask {
     pub fn new(device: DeviceInfo, uuid: Uuid, wipe: bool) -> AddTask {
-        AddTask { phase: Phase::Probe, device, uuid, wipe, replaces: None, member: 0 }
+        AddTask { phase: Phase::Probe, device, uuid, wipe, replaces: None, member: 0, sb: None }
     }
 }
 
@@ -72,6 +76,31 @@ impl Manager {
         }
     }
 
+    /// A member could not read a block, which was rebuilt and rewritten. One that does so too often is failed while the
+    /// others still have everything.
+    pub(super) fn read_repaired(&mut self, member: MemberId, offset: u64, len: u32) {
+        let (now, limit) = (self.now, self.config.read_error_limit);
+        let Some(place) = self.places.get_mut(usize::from(member.0)) else { return };
+        let c = &mut place.counters;
+        c.read_repairs += 1;
+        let halvings = now.0.saturating_sub(c.halved.0) / HALVING;
+        c.recent = c.recent.checked_shr(halvings.min(32) as u32).unwrap_or(0) + 1;
+        c.halved = c.halved.after(halvings * HALVING);
+        let (repairs, recent) = (c.read_repairs, c.recent);
+        // A failing drive repairs thousands of blocks; powers of two say it often enough.
+        if repairs.is_power_of_two() {
+            let message = format!(
+                "{} could not read {len} bytes at {offset}; they were rebuilt from the other members and rewritten ({repairs} \
+                 such repairs so far); replace the drive if the number keeps growing",
+                self.member_name(member.0),
+            );
+            self.notice(Severity::Warning, "read-repaired", Some(member), None, message);
+        }
+        if recent > limit && self.may_fail(member).is_ok() {
+            self.fail_member(member.0, FailReason::ReadErrors);
+        }
+    }
+
     /// Marks a member failed in the wanted configuration and has that committed.
     pub(super) fn fail_member(&mut self, member: u16, reason: FailReason) {
         let Some(record) = self.wanted.members.get(usize::from(member)) else { return };
@@ -95,6 +124,7 @@ impl Manager {
         record.reason = reason;
         record.replaces = None;
         record.partial |= partial;
+        record.left = self.committed.generation;
         let mut degraded = Vec::new();
         for v in &mut self.wanted.volumes {
             let mut hit = false;
@@ -203,8 +233,34 @@ impl Manager {
                 if let Err(e) = self.may_take(t, &found) {
                     return Next::End(Err(e));
                 }
+                match found {
+                    Found::Member(sb) if self.may_return(t, &sb) => {
+                        self.read_slots(t.device.id, &sb);
+                        t.sb = Some(sb);
+                        t.phase = Phase::History;
+                    }
+                    _ => {
+                        self.erase(&t.device);
+                        t.phase = Phase::Flush;
+                    }
+                }
+            }
+            Phase::History => {
+                if self.take_back(t) {
+                    t.phase = Phase::Returned;
+                    return Next::Published(self.changed());
+                }
                 self.erase(&t.device);
                 t.phase = Phase::Flush;
+            }
+            Phase::Returned => {
+                let message = format!(
+                    "{} is back in array '{}': it gets what it missed, where a bitmap tells what that is",
+                    self.member_name(t.member),
+                    self.identity.name
+                );
+                self.notice(Severity::Info, "member-returned", Some(MemberId(t.member)), None, message);
+                return Next::End(Ok(Answer::Member(MemberId(t.member))));
             }
             Phase::Flush => {
                 self.task_flush(t.device.id);
@@ -240,6 +296,52 @@ impl Manager {
             }
         }
         Next::Phase
+    }
+
+    /// The device is a member that failed and that slots still wait for: what it holds may be right but for what it missed.
+    fn may_return(&self, t: &AddTask, sb: &Superblock) -> bool {
+        let Some(m) = self.wanted.members.iter().position(|m| m.uuid == sb.member_uuid) else { return false };
+        let record = &self.wanted.members[m];
+        sb.array_uuid == self.identity.uuid
+            && !t.wipe
+            && t.replaces.is_none()
+            && record.state == RecordState::Failed
+            && record.reason != FailReason::Replaced
+            && !record.partial
+            && record.size == sb.size
+            && !self.unrecorded.contains_key(&(m as u16))
+            && self.wanted.volumes.iter().flat_map(|v| v.slots()).any(|s| usize::from(s.member) == m)
+    }
+
+    /// Takes the member back as it is, if its configuration is an ancestor of ours and no older than when it left. Its slots
+    /// are then rebuilt by the bitmaps.
+    fn take_back(&mut self, t: &mut AddTask) -> bool {
+        let Some(sb) = t.sb.take() else { return false };
+        let Some(m) = self.wanted.members.iter().position(|m| m.uuid == sb.member_uuid) else { return false };
+        let found = self.slots_read(&t.device, *sb);
+        let newest_slot = found.newest_slot();
+        let Some(config) = found.newest() else { return false };
+        let history = |c: &crate::ondisk::Config| c.history_at(config.counted);
+        // Somebody may have assembled it without us, or brought back an old copy of it.
+        let ancestor = history(config).is_some() && history(config) == history(&self.wanted);
+        if !ancestor || config.generation < self.wanted.members[m].left || config.counted > self.committed.generation {
+            return false;
+        }
+        for place in &mut self.places {
+            place.device.take_if(|d| d.id == t.device.id);
+        }
+        let record = &mut self.wanted.members[m];
+        record.state = RecordState::Active;
+        record.reason = FailReason::Fine;
+        record.joined = self.wanted.generation + 1;
+        record.address.clone_from(&t.device.address);
+        let place = &mut self.places[m];
+        place.device = Some(t.device.clone());
+        place.newest_slot = newest_slot;
+        t.member = m as u16;
+        self.returned.insert(t.member);
+        self.maintenance.resume();
+        true
     }
 
     fn may_add(&self, t: &AddTask) -> Result<(), ManageError> {

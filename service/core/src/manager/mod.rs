@@ -87,7 +87,13 @@ struct Identity {
 struct MemberCounters {
     write_errors: u64,
     read_repairs: u64,
+    /// Repairs of late: halved each [`HALVING`], so that a bad spot years ago is forgotten.
+    recent: u32,
+    halved: Tick,
 }
+
+/// How often recent repairs are halved, in nanoseconds.
+const HALVING: u64 = 3_600_000_000_000;
 
 /// What the manager keeps per member beside its record.
 #[derive(Clone, Debug, Default)]
@@ -297,21 +303,7 @@ impl Manager {
             Event::MemberFailed { member, status } => self.member_failed(member, status),
             Event::DirtyNeeded { volume } => self.dirty_needed(volume),
             Event::RegionNeeded { volume, region } => self.region_needed(volume, region),
-            Event::ReadRepaired { member, offset, len } => {
-                if let Some(place) = self.places.get_mut(usize::from(member.0)) {
-                    place.counters.read_repairs += 1;
-                    // A failing drive repairs thousands of blocks; powers of two say it often enough.
-                    if place.counters.read_repairs.is_power_of_two() {
-                        let message = format!(
-                            "{} could not read {len} bytes at {offset}; they were rebuilt from the other members and \
-                             rewritten ({} such repairs so far); replace the drive if the number keeps growing",
-                            self.member_name(member.0),
-                            self.places[usize::from(member.0)].counters.read_repairs,
-                        );
-                        self.notice(Severity::Warning, "read-repaired", Some(member), None, message);
-                    }
-                }
-            }
+            Event::ReadRepaired { member, offset, len } => self.read_repaired(member, offset, len),
             Event::DataLost { volume, offset, len } => {
                 let lost = self.lost_bytes.entry(volume).or_default();
                 let (before, after) = (*lost, *lost + u64::from(len));
@@ -518,6 +510,7 @@ fn reason_text(reason: FailReason) -> &'static str {
         FailReason::Stale => "it is stale: the array went on without it",
         FailReason::Operator => "failed by an operator",
         FailReason::Replaced => "it is being replaced",
+        FailReason::ReadErrors => "too many of its blocks could not be read",
     }
 }
 

@@ -292,6 +292,9 @@ pub struct Config {
     pub window: u32,
     /// Nanoseconds between a volume's dirty mark and the first try to clear it.
     pub clean_after: u64,
+    /// Blocks of a member that may be repaired after read errors, halved each hour; with one more the member is failed, if
+    /// the others have everything.
+    pub read_error_limit: u32,
     /// Bytes of the smallest extent that a creation may ask for. Smaller ones make the configuration large for nothing;
     /// the simulator has them, so that it can resync and compare a whole volume thousands of times a second.
     pub least_extent: u64,
@@ -299,7 +302,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Config {
-        Config { window: 8, clean_after: 5_000_000_000, least_extent: 1 << 20 }
+        Config { window: 8, clean_after: 5_000_000_000, read_error_limit: 64, least_extent: 1 << 20 }
     }
 }
 

@@ -48,9 +48,11 @@ pub enum FailReason {
     Operator,
     /// It is being replaced, and leaves the array when its last slot has moved.
     Replaced,
+    /// Too many of its blocks could not be read.
+    ReadErrors,
 }
 
-const REASONS: [FailReason; 8] = [
+const REASONS: [FailReason; 9] = [
     FailReason::Fine,
     FailReason::Device,
     FailReason::NoSpace,
@@ -59,6 +61,7 @@ const REASONS: [FailReason; 8] = [
     FailReason::Stale,
     FailReason::Operator,
     FailReason::Replaced,
+    FailReason::ReadErrors,
 ];
 
 /// A member number that means "none".
@@ -79,6 +82,8 @@ pub struct MemberRecord {
     pub joined: u64,
     /// It failed before all its slots had been in sync: if it comes back, it is rebuilt whole, not by the bitmap.
     pub partial: bool,
+    /// The newest generation that counted when it failed: it has that one, unless it is a copy of an earlier time.
+    pub left: u64,
     /// Its role (design, section 5): 0 data-preferred.
     pub role: u8,
     /// Its size in bytes.
@@ -285,6 +290,7 @@ pub fn encode_config(config: &Config) -> Vec<u8> {
         w.u16(m.replaces.unwrap_or(NO_MEMBER));
         w.u64(m.joined);
         w.u8(u8::from(m.partial));
+        w.u64(m.left);
         w.u8(m.role);
         w.u64(m.size);
         w.text(&m.address);
@@ -397,6 +403,7 @@ fn member(r: &mut Reader) -> Option<MemberRecord> {
     let replaces = Some(r.u16()?).filter(|m| *m != NO_MEMBER);
     let joined = r.u64()?;
     let partial = flag(r)?;
+    let left = r.u64()?;
     Some(MemberRecord {
         uuid,
         state,
@@ -404,6 +411,7 @@ fn member(r: &mut Reader) -> Option<MemberRecord> {
         replaces,
         joined,
         partial,
+        left,
         role: r.u8()?,
         size: r.u64()?,
         address: r.text(ADDRESS_MAX)?,

@@ -39,6 +39,7 @@ fn config() -> Config {
                 replaces: (i == 2).then_some(1),
                 joined: 1,
                 partial: i == 1,
+                left: u64::from(i),
                 role: 0,
                 size: 1 << 30,
                 address: format!("/dev/sd{i}"),

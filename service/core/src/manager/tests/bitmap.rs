@@ -392,3 +392,102 @@ fn the_power_goes_while_a_member_fails_in_a_round() {
         );
     }
 }
+
+/// Regions 0 to 2 written and clean, then a member fails; region 1 is written to without it.
+fn without_one(level: Level, member: u16) -> World {
+    let mut w = with_bitmap(4, 0, level, 4);
+    (0..3).for_each(|r| ask(&mut w, r));
+    w.run();
+    while (0..3).any(|r| states(&w)[r] != Region::Clean) {
+        w.sleep();
+    }
+    fail(&mut w, member);
+    w.run();
+    ask(&mut w, 1);
+    w.run();
+    w.stripes.clear();
+    w
+}
+
+fn add(w: &mut World, n: u16, wipe: bool) -> Result<Answer, ManageError> {
+    w.command(Command::AddMember { device: device(n), uuid: uuid(90), wipe })
+}
+
+fn rebuilt(w: &World) -> Vec<u32> {
+    let groups: std::collections::BTreeSet<u32> = w.stripes.iter().filter(|s| s.3).map(|s| s.1).collect();
+    groups.into_iter().collect()
+}
+
+#[test]
+fn a_member_that_comes_back_gets_what_it_missed_and_no_more() {
+    for level in [Level::Raid5, Level::Raid1, Level::Raid10] {
+        let mut w = without_one(level, 0);
+        assert_eq!(add(&mut w, 0, false), Ok(Answer::Member(MemberId(0))), "{level}");
+        w.run();
+        assert_eq!(w.health(), [Health::Healthy]);
+        assert!(w.noticed("member-returned").is_some());
+        assert_eq!(rebuilt(&w), [1], "{level}");
+        assert_eq!(w.manager.status().members.len(), 4, "it is the old member");
+        // Also after a restart, and with another member lost then.
+        let w = w.crash(0).again(4, devices(0..4), false);
+        assert_eq!(w.replies[&0], Ok(Answer::Done));
+    }
+}
+
+#[test]
+fn a_member_that_comes_back_after_a_restart_gets_what_it_missed() {
+    let mut w = without_one(Level::Raid5, 0);
+    assert_eq!(w.command(Command::Stop), Ok(Answer::Done));
+    let mut w = w.again(4, devices(0..4), false);
+    assert!(w.noticed("member-stale").is_some());
+    assert_eq!(add(&mut w, 0, false), Ok(Answer::Member(MemberId(0))));
+    w.run();
+    assert_eq!(w.health(), [Health::Healthy]);
+    assert_eq!(rebuilt(&w), [1]);
+}
+
+#[test]
+fn a_member_is_rebuilt_whole_when_nobody_can_say_what_it_has() {
+    let whole = |w: &mut World| {
+        w.stripes.clear();
+        let wipe = false;
+        let answer = add(w, 0, wipe).expect("it may come back");
+        assert_ne!(answer, Answer::Member(MemberId(0)), "it is a new member");
+        w.run();
+        assert!(rebuilt(w).contains(&0), "clean regions are rebuilt too");
+    };
+    // A copy of an earlier time.
+    let mut w = with_bitmap(4, 0, Level::Raid5, 4);
+    let early = w.disks[&0].clone();
+    (0..3).for_each(|r| ask(&mut w, r));
+    w.run();
+    while states(&w)[0] != Region::Clean {
+        w.sleep();
+    }
+    fail(&mut w, 0);
+    w.run();
+    w.disks.insert(0, early);
+    whole(&mut w);
+    // It failed in the middle of its rebuild.
+    let mut w = without_one(Level::Raid5, 0);
+    w.hold_stripes = true;
+    add(&mut w, 0, false).expect("it comes back");
+    w.run();
+    fail(&mut w, 0);
+    w.run();
+    w.hold_stripes = false;
+    w.release();
+    w.run();
+    whole(&mut w);
+    // Assembled apart from the others meanwhile.
+    let w = without_one(Level::Raid1, 0);
+    let mut apart = World::assembling(w.disks.clone(), 50, vec![device(0)], true);
+    apart.run();
+    assert_eq!(apart.replies[&0], Ok(Answer::Done));
+    let mut w = w;
+    w.disks.insert(0, apart.disks.remove(&0).expect("it was there"));
+    whole(&mut w);
+    // The operator says so.
+    let mut w = without_one(Level::Raid5, 0);
+    assert_ne!(add(&mut w, 0, true), Ok(Answer::Member(MemberId(0))));
+}

@@ -545,3 +545,34 @@ fn engines_words_are_counted_and_said_seldom() {
     assert_eq!(status.volumes[0].lost_bytes, 4_096_000);
     assert!(w.notices.len() < 40, "{}", w.notices.len());
 }
+
+#[test]
+fn a_member_that_cannot_read_too_often_is_failed_while_the_others_have_everything() {
+    let limit = u64::from(Config::default().read_error_limit);
+    let mut w = World::array(4, 0);
+    create(&mut w, Level::Raid5, 2, Some(4));
+    let repaired = |w: &mut World, member| {
+        w.event(Event::ReadRepaired { member: MemberId(member), offset: 0, len: 4096 });
+        w.run();
+    };
+    // Slowly: half of them are forgotten each hour.
+    for _ in 0..limit * 4 {
+        repaired(&mut w, 1);
+        w.now = w.now.after(3_600_000_000_000);
+    }
+    assert_eq!(w.health(), [Health::Healthy]);
+    assert_eq!(w.manager.status().members[1].read_repairs, limit * 4, "they are counted all the same");
+    for _ in 0..limit {
+        repaired(&mut w, 2);
+    }
+    assert_eq!(w.health(), [Health::Healthy]);
+    repaired(&mut w, 2);
+    assert_eq!(w.health(), [Health::Degraded]);
+    let member = &w.manager.status().members[2];
+    assert!(member.reason.contains("could not be read"), "{}", member.reason);
+    // The others are needed now.
+    for _ in 0..limit * 2 {
+        repaired(&mut w, 3);
+    }
+    assert_eq!(w.health(), [Health::Degraded]);
+}
