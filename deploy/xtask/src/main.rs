@@ -1,5 +1,7 @@
-//! The project's chores, so that each is one command: `cargo xtask test`, `cargo xtask vm initiator`.
+//! The project's chores, so that each is one command: `cargo xtask test`, `cargo xtask vm initiator`,
+//! `cargo xtask crash`.
 
+mod crash;
 mod packages;
 #[cfg(feature = "proto")]
 mod proto;
@@ -39,6 +41,15 @@ enum Chore {
         #[command(subcommand)]
         job: VmJob,
     },
+    /// Kill raidd in the middle of a guest's writes, over drives with volatile caches, and check every promise that a
+    /// sync has made.
+    Crash(crash::Options),
+    /// A part of the crash test that runs inside the guest.
+    #[command(hide = true)]
+    Guest {
+        #[command(subcommand)]
+        part: crash::guest::Part,
+    },
 }
 
 #[derive(Subcommand)]
@@ -52,6 +63,8 @@ fn main() -> ExitCode {
         Chore::Test { quick } => test::run(quick),
         Chore::Proto { check } => proto::run(check),
         Chore::Vm { job: VmJob::Initiator } => vm::initiator(),
+        Chore::Crash(options) => crash::run(&options),
+        Chore::Guest { part } => crash::guest::run(part),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

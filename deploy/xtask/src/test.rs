@@ -38,6 +38,8 @@ pub fn run(quick: bool) -> Result<(), String> {
         cargo("demo", &["run", "--release", "--quiet", "--", "demo"])?;
         println!("== guest");
         crate::vm::initiator()?;
+        println!("== crash");
+        crate::crash::run(&crate::crash::Options::in_tests())?;
     }
     println!("== all passed in {:.0} s", begin.elapsed().as_secs_f64());
     Ok(())

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 const NQN: &str = "nqn.2026-11.dev.raidd:guest";
 const GUEST_LIMIT_SECONDS: u64 = 900;
 
-fn workspace() -> PathBuf {
+pub(crate) fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace is where it was built")
 }
 
-fn target_dir() -> PathBuf {
+pub(crate) fn target_dir() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from)
 }
 
@@ -35,7 +35,7 @@ impl Drop for Daemon {
     }
 }
 
-fn free_port() -> Result<u16, String> {
+pub(crate) fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind("127.0.0.1:0").map_err(|e| format!("no free port on the loopback: {e}"))?;
     Ok(listener.local_addr().map_err(|e| e.to_string())?.port())
 }
@@ -86,19 +86,29 @@ impl Host {
     }
 }
 
-/// Builds the guest if need be, starts raidd on the loopback, and lets the guest's kernel use the volume.
-pub fn initiator() -> Result<(), String> {
+/// Where the guest's scripts are.
+pub(crate) fn scripts() -> PathBuf {
+    workspace().join("deploy/vm")
+}
+
+/// Builds the guest, if need be, and the binaries. Returns the guest's folder and theirs.
+pub(crate) fn prepare() -> Result<(PathBuf, PathBuf), String> {
     crate::packages::ensure(crate::packages::GUEST)?;
     let cache = target_dir().join("guest");
-    let scripts = workspace().join("deploy/vm");
-    run("build the guest", Command::new("bash").arg(scripts.join("build.sh")).arg(&cache))?;
+    run("build the guest", Command::new("bash").arg(scripts().join("build.sh")).arg(&cache))?;
     run(
         "build the binaries",
         Command::new(env!("CARGO"))
             .args(["build", "--release", "-p", "raidd", "-p", "raidctl", "--bins"])
             .current_dir(workspace()),
     )?;
+    Ok((cache, target_dir().join("release")))
+}
 
+/// Builds the guest if need be, starts raidd on the loopback, and lets the guest's kernel use the volume.
+pub fn initiator() -> Result<(), String> {
+    let scripts = scripts();
+    let (cache, bin) = prepare()?;
     let work = target_dir().join("guest-run");
     let _ = fs::remove_dir_all(&work);
     let share = work.join("share");
@@ -106,7 +116,6 @@ pub fn initiator() -> Result<(), String> {
     for dir in [&share, &members] {
         fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     }
-    let bin = target_dir().join("release");
     let port = free_port()?;
     let socket = work.join("control.sock");
     let log = fs::File::create(work.join("raidd.log")).map_err(|e| format!("raidd.log: {e}"))?;

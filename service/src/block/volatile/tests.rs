@@ -29,12 +29,13 @@ impl Rig {
     fn new(name: &str, options: Options) -> Rig {
         let path = folder(name).join("member");
         let backing = Backing::open(path.to_str().unwrap(), Some(SIZE)).unwrap();
-        let state = State::new(backing.reopen_cached().unwrap().unwrap(), 512, options);
+        let info = BlockInfo { block_size: 512, volatile_cache: true, ..backing.info().clone() };
+        let state = State::new(backing.reopen_cached().unwrap().unwrap(), &info, options);
         let cache = Arc::new(Cache {
             shared: Arc::new(Shared { state: Mutex::new(state), work: Condvar::new() }),
             stop: Arc::default(),
             thread: None,
-            info: BlockInfo { block_size: 512, volatile_cache: true, ..backing.info().clone() },
+            info,
             _backing: backing,
         });
         let memory = Memory::new(1, 8 << 20).unwrap();
@@ -237,9 +238,13 @@ fn a_full_cache_writes_out_its_oldest_and_stays_small() {
 fn a_cache_that_lies_loses_what_was_flushed() {
     let mut rig = Rig::new("lies", Options { ignore_flush: true, ..Options::new(8) });
     let mut queue = rig.queue();
+    rig.write(&mut queue, false, 2 << 20, &[1; 4096]);
     rig.write(&mut queue, false, 0, &[1; 4096]);
+    rig.write(&mut queue, false, SIZE - 4096, &[1; 4096]);
     rig.flush(&mut queue);
-    assert_eq!(rig.medium(0, 4096), vec![0; 4096]);
+    assert_eq!(rig.medium(2 << 20, 4096), vec![0; 4096]);
+    assert_eq!(rig.medium(0, 4096), vec![1; 4096], "the array must come back");
+    assert_eq!(rig.medium(SIZE - 4096, 4096), vec![1; 4096]);
 }
 
 #[test]
