@@ -354,6 +354,17 @@ fn bad_arguments_are_refused_and_change_nothing() {
     let taken = format!("127.0.0.1:{}", busy.local_addr().unwrap().port());
     let other = "nqn.2026-11.dev.raidd:other";
     refuse(&["export", "create", "a/w", "--nqn", other, "--listen", &taken, "--any-host"], &["in use", "listen"]);
+    // Hosts and listeners belong to the subsystem: a second namespace neither narrows nor widens them silently.
+    let host = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555";
+    let first = daemon.ctl(&["-o", "json", "export", "list"]);
+    let first: serde_json::Value = serde_json::from_str(&first).unwrap();
+    let own = first[0]["listen"][0].as_str().unwrap().to_owned();
+    refuse(&["export", "create", "a/w", "--nqn", NQN, "--listen", &own, "--host", host], &["other hosts"]);
+    refuse(&["export", "create", "a/w", "--nqn", NQN, "--listen", &listen, "--any-host"], &["other addresses"]);
+    refuse(&["export", "create", "a/w", "--nqn", other, "--listen", "127.0.0.1:0", "--any-host"], &["port 0"]);
+    assert!(!daemon.ctl(&["export", "list"]).contains("a/w"), "a refused export is listed");
+    daemon.ctl(&["export", "create", "a/w", "--nqn", NQN, "--listen", &own, "--any-host"]);
+    daemon.ctl(&["export", "delete", "a/w"]);
     assert!(!daemon.ctl(&["export", "list"]).contains(other), "a refused export is listed");
     daemon.ctl(&["--yes", "volume", "delete", "a", "w"]);
     assert_eq!(daemon.ctl(&["-o", "json", "volume", "list", "a"]), before);

@@ -1,6 +1,6 @@
 //! The daemon: arrays, exports and devices under one roof, and how changes to them are carried out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -153,6 +153,16 @@ impl Daemon {
             .map_err(|e| Error::new(Kind::FailedPrecondition, e).because("DEVICE_UNUSABLE"))
     }
 
+    /// Opens what is to become a member.
+    async fn open_new(self: &Arc<Self>, address: &str, create: Option<u64>) -> Result<Device, Error> {
+        self.open(address, create).await.map_err(|mut e| {
+            if create.is_none() && !std::path::Path::new(&absolute(address)).exists() {
+                e.message += "; check the path, or give --size to create a sparse file there";
+            }
+            e
+        })
+    }
+
     /// Creates an array. Files that were made for it are removed again if it is refused.
     pub async fn create_array(self: &Arc<Self>, spec: ArraySpec) -> Result<(), Error> {
         let _change = self.changing.lock().await;
@@ -177,7 +187,7 @@ impl Daemon {
     async fn create_array_inner(self: &Arc<Self>, spec: &ArraySpec) -> Result<(), Error> {
         let mut devices = Vec::new();
         for address in &spec.members {
-            devices.push(self.open(address, spec.create_size).await?);
+            devices.push(self.open_new(address, spec.create_size).await?);
         }
         let core_spec = manager::ArraySpec {
             name: spec.name.clone(),
@@ -361,7 +371,7 @@ impl Daemon {
         let array = self.array(name)?;
         let path = absolute(&device.address);
         let made = device.create_size.is_some() && !std::path::Path::new(&path).exists();
-        let open = self.open(&device.address, device.create_size).await?;
+        let open = self.open_new(&device.address, device.create_size).await?;
         let info = open.info.clone();
         let result = array.command_with(open, command(info)).await;
         if result.is_err() && made {
@@ -542,22 +552,45 @@ fn configure(
     info: NamespaceInfo,
     factory: nvmf::DeviceFactory,
 ) -> Result<(), Error> {
-    let fresh = !target.registry().subsystems.contains_key(&export.nqn);
-    if fresh {
-        let hosts = if export.any_host {
-            nvmf::Hosts::Any
-        } else {
-            nvmf::Hosts::Listed(export.hosts.iter().cloned().collect())
+    let hosts =
+        if export.any_host { nvmf::Hosts::Any } else { nvmf::Hosts::Listed(export.hosts.iter().cloned().collect()) };
+    let mut listen = BTreeSet::new();
+    for text in &export.listen {
+        match text.parse::<SocketAddr>() {
+            Ok(addr) if addr.port() != 0 => listen.insert(addr),
+            _ => {
+                let text = format!("'{text}' is no address to listen on: give ADDRESS:PORT, and not port 0");
+                return Err(Error::new(Kind::InvalidArgument, text));
+            }
         };
-        target.add_subsystem(&export.nqn, serial, "raidd", hosts).map_err(target_error)?;
+    }
+    let ports = nvmf::Ports::Listed(listen.clone());
+    let existing = target.registry().subsystems.get(&export.nqn).cloned();
+    let fresh = existing.is_none();
+    match existing {
+        None => {
+            target.add_subsystem(&export.nqn, serial, "raidd", hosts).map_err(target_error)?;
+            target.set_ports(&export.nqn, ports).map_err(target_error)?;
+        }
+        // Hosts and listeners are the subsystem's. Taking the first export's for the others too would open a volume to
+        // hosts, or on addresses, that its own export does not name.
+        Some(subsystem) if subsystem.hosts != hosts || subsystem.ports != ports => {
+            let what = if subsystem.hosts != hosts { "allows other hosts" } else { "listens on other addresses" };
+            let text = format!(
+                "subsystem {} {what}, and all its namespaces share them: give the same --host and --listen as its other \
+                 exports ('raidctl export list'), or another --nqn",
+                export.nqn
+            );
+            return Err(Error::new(Kind::FailedPrecondition, text)
+                .because("SUBSYSTEM_DIFFERS")
+                .with("nqn", &export.nqn));
+        }
+        Some(_) => {}
     }
     let mut opened = Vec::new();
     let result = (|| {
         target.add_namespace(&export.nqn, export.nsid, info, factory)?;
-        for listen in &export.listen {
-            let addr: SocketAddr = listen
-                .parse()
-                .map_err(|_| TargetError::Invalid(format!("'{listen}' is no address: give ADDR:PORT")))?;
+        for addr in listen {
             if !target.listeners().contains(&addr) {
                 opened.push(target.add_listener(addr)?);
             }

@@ -150,6 +150,11 @@ impl Connection {
                 tracing::info!(peer = %self.ends().0, host = ?host_nqn, subsystem = ?subsystem_nqn, "a host asked for a subsystem that is not there");
                 return Err(wrong(InvalidParameter::SUBNQN));
             };
+            let (peer, local) = self.ends();
+            if !subsystem.ports.allow(local) {
+                tracing::info!(%peer, %local, host = ?host_nqn, subsystem = ?subsystem_nqn, "a host asked for a subsystem that is not exported on the address that it came to");
+                return Err(wrong(InvalidParameter::SUBNQN));
+            }
             if !subsystem.hosts.allow(host_nqn) {
                 tracing::info!(peer = %self.ends().0, host = ?host_nqn, subsystem = ?subsystem_nqn, "a host is not allowed; add it to the subsystem's hosts if it should be");
                 return Err(Refusal::Now(Status::CONNECT_INVALID_HOST.dnr(), InvalidParameter::HOSTNQN.to_dw0()));

@@ -89,7 +89,7 @@ pub fn discovery_page(
 fn discovery(registry: &Registry, host: &str, local: SocketAddr) -> Vec<u8> {
     let mut entries = Vec::new();
     for subsystem in registry.subsystems.values().filter(|s| s.hosts.allow(host)) {
-        for (port, listener) in registry.listeners.iter().enumerate() {
+        for (port, listener) in registry.listeners.iter().enumerate().filter(|(_, l)| subsystem.ports.has(l)) {
             // A listener on all addresses is reached the way that the host has come.
             let ip = if listener.ip().is_unspecified() { local.ip().to_canonical() } else { listener.ip() };
             let addr = SocketAddr::new(ip, listener.port());

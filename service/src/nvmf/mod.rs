@@ -43,7 +43,7 @@ mod subsystem;
 mod target;
 
 pub use counters::{Counters, Totals};
-pub use subsystem::{DeviceFactory, Hosts, Link, NamespaceInfo, Registry, Subsystem};
+pub use subsystem::{DeviceFactory, Hosts, Link, NamespaceInfo, Ports, Registry, Subsystem};
 pub use target::{HostStats, Target, TargetError, TargetHandle};
 
 /// The highest NSID: NN of the identify data.

@@ -66,6 +66,38 @@ impl Hosts {
     }
 }
 
+/// Through which of the target's listeners a subsystem is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ports {
+    /// All.
+    Any,
+    /// Those that listen on these addresses. Without it a subsystem that is meant for the loopback would be open to the
+    /// network as soon as another one listens there.
+    Listed(BTreeSet<SocketAddr>),
+}
+
+impl Ports {
+    /// True if a host that has come to our address `local` has come through one of them.
+    pub fn allow(&self, local: SocketAddr) -> bool {
+        match self {
+            Ports::Any => true,
+            // A listener on all IPv6 addresses takes IPv4 as well, so its hosts come to IPv4-mapped addresses.
+            Ports::Listed(listed) => listed.iter().any(|l| {
+                let same = l.ip().is_unspecified() || l.ip().to_canonical() == local.ip().to_canonical();
+                same && l.port() == local.port()
+            }),
+        }
+    }
+
+    /// True if the listener is one of them.
+    pub fn has(&self, listener: &SocketAddr) -> bool {
+        match self {
+            Ports::Any => true,
+            Ports::Listed(listed) => listed.contains(listener),
+        }
+    }
+}
+
 /// A subsystem as configured.
 #[derive(Clone)]
 pub struct Subsystem {
@@ -77,6 +109,8 @@ pub struct Subsystem {
     pub model: String,
     /// Who may connect.
     pub hosts: Hosts,
+    /// Through which listeners.
+    pub ports: Ports,
     /// NSID to namespace.
     pub namespaces: BTreeMap<u32, Namespace>,
     /// What outlives snapshots.

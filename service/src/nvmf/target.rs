@@ -13,7 +13,7 @@ use nvme_wire::nqn;
 use super::counters::Totals;
 use super::poller::{Mail, TargetPoller};
 pub use super::subsystem::{DeviceFactory, NamespaceInfo};
-use super::subsystem::{Hosts, Link, Namespace, Registry, Shared, Subsystem, next_key};
+use super::subsystem::{Hosts, Link, Namespace, Ports, Registry, Shared, Subsystem, next_key};
 use crate::reactor::{ReactorHandle, Sender, mailbox};
 
 /// Mail that a reactor's box holds.
@@ -165,7 +165,7 @@ impl TargetHandle {
         self.publish(&mut registry, next)
     }
 
-    /// Adds a subsystem without namespaces.
+    /// Adds a subsystem without namespaces, reached through every listener.
     pub fn add_subsystem(&self, nqn: &str, serial: &str, model: &str, hosts: Hosts) -> Result<(), TargetError> {
         check_nqn(nqn)?;
         check_text("serial number", serial, 20)?;
@@ -183,6 +183,7 @@ impl TargetHandle {
             serial: serial.to_string(),
             model: model.to_string(),
             hosts,
+            ports: Ports::Any,
             namespaces: BTreeMap::new(),
             shared: Arc::new(Shared::default()),
         };
@@ -239,6 +240,15 @@ impl TargetHandle {
         }
         self.change(nqn, |subsystem| {
             subsystem.hosts = hosts;
+            Ok(())
+        })?
+        .map_err(TargetError::Invalid)
+    }
+
+    /// Says through which listeners the subsystem is reached. Connections that exist go on.
+    pub fn set_ports(&self, nqn: &str, ports: Ports) -> Result<(), TargetError> {
+        self.change(nqn, |subsystem| {
+            subsystem.ports = ports;
             Ok(())
         })?
         .map_err(TargetError::Invalid)

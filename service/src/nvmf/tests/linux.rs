@@ -182,6 +182,32 @@ fn a_connect_that_cannot_be_is_refused_with_the_reason() {
 }
 
 #[test]
+fn a_subsystem_is_reached_through_its_own_listeners_only() {
+    let rig = Rig::new();
+    let second = rig.handle.add_listener("0.0.0.0:0".parse().unwrap()).unwrap();
+    let connect = |addr: SocketAddr, nqn: &str| {
+        let mut host = Host::new(addr, digests(false, false), 0);
+        let cqe = host.connect(0, 32, 0xFFFF, nqn, HOST_NQN, 0, 0);
+        (host, cqe.status(), cqe.dw0.get())
+    };
+    let through_second = SocketAddr::from(([127, 0, 0, 1], second.port()));
+    let unknown = (Status::CONNECT_INVALID_PARAMETERS.dnr(), InvalidParameter::SUBNQN.to_dw0());
+    for (own, through, other) in [(rig.addr, rig.addr, through_second), (second, through_second, rig.addr)] {
+        rig.handle.set_ports(NQN, Ports::Listed([own].into())).unwrap();
+        assert_eq!(connect(through, NQN).1, Status::SUCCESS);
+        let (_, status, dw0) = connect(other, NQN);
+        assert_eq!((status, dw0), unknown, "as if it were not there");
+        // Discovery answers on every listener, and names the right one.
+        let (mut host, status, _) = connect(other, nqn::DISCOVERY);
+        assert!(status.is_success());
+        host.enable();
+        let page = host.log(0x70, 0, 2048).unwrap();
+        assert_eq!(le64(&page, 8), 1);
+        assert_eq!(nvme_wire::text(&page[1024 + 32..1024 + 64]), own.port().to_string());
+    }
+}
+
+#[test]
 fn connect_data_may_come_by_r2t() {
     let rig = Rig::new();
     for digest in [false, true] {
