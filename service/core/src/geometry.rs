@@ -1,6 +1,6 @@
 //! Where a byte of a volume lives: levels 0, 1, 10, 5 and 6 in stripes, chunks and columns.
 
-use crate::units::BLOCK_SIZE;
+use crate::units::{BLOCK_SIZE, Bytes};
 
 /// A RAID level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -271,14 +271,16 @@ pub enum GeometryError {
         width: u16,
     },
     /// A chunk that is no power of two between 4 KiB and 1 MiB.
-    #[error("a chunk of {chunk} bytes is not possible; choose a power of two from 4 KiB to 1 MiB")]
+    #[error("a chunk of {} is not possible; choose a power of two from 4 KiB to 1 MiB", Bytes(u64::from(*chunk)))]
     Chunk {
         /// The chunk asked for, in bytes.
         chunk: u32,
     },
     /// An extent that is no power of two or smaller than a chunk.
     #[error(
-        "an extent of {extent} bytes is not possible; choose a power of two that holds at least one chunk of {chunk} bytes"
+        "an extent of {} is not possible; choose a power of two that holds at least one chunk of {}",
+        Bytes(*extent),
+        Bytes(u64::from(*chunk))
     )]
     Extent {
         /// The extent asked for, in bytes.
@@ -288,7 +290,9 @@ pub enum GeometryError {
     },
     /// More stripes in an extent than their numbers can count.
     #[error(
-        "an extent of {extent} bytes holds too many chunks of {chunk} bytes; choose a smaller extent or a larger chunk"
+        "an extent of {} holds too many chunks of {}; choose a smaller extent or a larger chunk",
+        Bytes(*extent),
+        Bytes(u64::from(*chunk))
     )]
     TooManyStripes {
         /// The extent asked for, in bytes.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::fcntl::{Flock, FlockArg};
+use raid_core::units::Bytes;
 
 use super::ram::RamDisk;
 use super::uring::{DirectIo, direct_io};
@@ -51,7 +52,7 @@ impl Claim {
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(other) = open.get(&key) {
             return Err(format!(
-                "{}: is in use by this raidd already, as {other}; a device can be a member only once",
+                "{} is in use by this raidd already, as {other}; a device can be a member only once",
                 path.display()
             ));
         }
@@ -144,13 +145,13 @@ impl Backing {
 }
 
 fn open_path(path: &Path, address: &str, create: Option<u64>) -> Result<Backing, String> {
-    let fail = |what: &str, e: &dyn std::fmt::Display| format!("{}: {what}: {e}", path.display());
+    let fail = |what: &str, e: &dyn std::fmt::Display| format!("{} {what}: {e}", path.display());
     let mut created = false;
     if let Some(size) = create
         && !path.exists()
     {
         if size < SMALLEST {
-            return Err(format!("{}: {size} bytes are too few for a member: give at least 8 MiB", path.display()));
+            return Err(format!("{}: {} is too little for a member: give at least 8 MiB", path.display(), Bytes(size)));
         }
         let file = OpenOptions::new()
             .write(true)
@@ -181,13 +182,13 @@ fn open_path(path: &Path, address: &str, create: Option<u64>) -> Result<Backing,
 fn open_existing(path: &Path, address: &str) -> Result<Backing, String> {
     let meta = std::fs::metadata(path).map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => {
-            format!("{}: there is no such file or device; give --size to create a sparse file", path.display())
+            format!("{}: there is no such file or device", path.display())
         }
-        _ => format!("{}: cannot be looked at: {e}", path.display()),
+        _ => format!("{} cannot be looked at: {e}", path.display()),
     })?;
     let block_device = meta.file_type().is_block_device();
     if !block_device && !meta.is_file() {
-        return Err(format!("{}: is neither a regular file nor a block device", path.display()));
+        return Err(format!("{} is neither a regular file nor a block device", path.display()));
     }
     let claim = Claim::on(key(&meta), path, address)?;
     let (file, direct, info) = lock_and_measure(path, block_device, &meta)?;
@@ -201,24 +202,24 @@ fn lock_and_measure(
     seen: &Metadata,
 ) -> Result<(Flock<File>, bool, BlockInfo), String> {
     let (file, direct) = open_for_this_process(path, block_device)?;
-    let meta = file.metadata().map_err(|e| format!("{}: cannot be looked at: {e}", path.display()))?;
+    let meta = file.metadata().map_err(|e| format!("{} cannot be looked at: {e}", path.display()))?;
     if key(&meta) != key(seen) {
-        return Err(format!("{}: became another file while it was being opened; try again", path.display()));
+        return Err(format!("{} became another file while it was being opened; try again", path.display()));
     }
     let file = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, e)| match e {
         nix::errno::Errno::EWOULDBLOCK => format!(
-            "{}: is locked by another process{}, perhaps another raidd that has assembled its array; stop that one first",
+            "{} is locked by another process{}, perhaps another raidd that has assembled its array; stop that one first",
             path.display(),
             lock_holder(&meta).map(|who| format!(" ({who})")).unwrap_or_default()
         ),
-        e => format!("{}: cannot be locked: {e}", path.display()),
+        e => format!("{} cannot be locked: {e}", path.display()),
     })?;
     let info = measure(path, &file, block_device, direct)?;
     if info.size < SMALLEST {
         return Err(format!(
-            "{}: has {} bytes, too few for a member: at least 8 MiB are needed",
+            "{} has {}, too little for a member: at least 8 MiB are needed",
             path.display(),
-            info.size
+            Bytes(info.size)
         ));
     }
     Ok((file, direct.is_some(), info))
@@ -230,9 +231,9 @@ fn open_for_this_process(path: &Path, block_device: bool) -> Result<(File, Optio
     let open = |flags| OpenOptions::new().read(true).write(true).custom_flags(flags | exclusive).open(path);
     let fail = |e: std::io::Error| match e.raw_os_error() {
         Some(libc::EBUSY) => {
-            format!("{}: is in use (mounted, or claimed by another program); release it first", path.display())
+            format!("{} is in use (mounted, or claimed by another program); release it first", path.display())
         }
-        _ => format!("{}: cannot be opened for reading and writing: {e}", path.display()),
+        _ => format!("{} cannot be opened for reading and writing: {e}", path.display()),
     };
     match open(libc::O_DIRECT) {
         Ok(file) => {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use raid_core::action::MemberId;
+use raid_core::geometry::MAX_CHUNK;
 use raid_core::manager::{self, Command, Health, Severity};
+use raid_core::units::Bytes;
 use raid_core::view;
 use tokio::sync::watch;
 
@@ -400,10 +402,11 @@ impl Backend for Control {
         let scratch = self.0.machine.scratch;
         let width = spec.width.map_or(running.status().members.len() as u64, u64::from);
         let needed = width * (u64::from(spec.chunk) + 4096) * 2;
-        if needed > scratch {
+        // A chunk that no array can have is the core's to refuse: more memory would not help.
+        if needed > scratch && spec.chunk <= MAX_CHUNK {
             let text = format!(
-                "chunks of {} bytes on {width} members need {} MiB of scratch memory, this raidd has {}: start it with a larger --scratch-mib",
-                spec.chunk,
+                "chunks of {} on {width} members need {} MiB of scratch memory, this raidd has {}: start it with a larger --scratch-mib",
+                Bytes(spec.chunk.into()),
                 needed.div_ceil(1 << 20),
                 scratch >> 20
             );

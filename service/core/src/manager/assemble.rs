@@ -12,6 +12,7 @@ use super::{
 };
 use crate::action::IoStatus;
 use crate::ondisk::{self, Corrupt, SUPERBLOCK_BYTES, Superblock, decode_config, end_copy_offset};
+use crate::units::Bytes;
 
 const COPY_A: u8 = 0;
 const COPY_B: u8 = 1;
@@ -205,8 +206,10 @@ impl Manager {
             };
             if d.size < sb.size {
                 let message = format!(
-                    "{} has {} bytes, but had {} when it became a member; it is left out, as if it were missing",
-                    d.address, d.size, sb.size
+                    "{} has {}, but had {} when it became a member; it is left out, as if it were missing",
+                    d.address,
+                    Bytes(d.size),
+                    Bytes(sb.size)
                 );
                 self.notice(Severity::Error, "member-shrunk", None, None, message);
                 continue;

@@ -11,6 +11,7 @@ use crate::ondisk::{
     Corrupt, EXTENT_MIN, FOREIGN_PROBE, FailReason, MemberRecord, RecordState, SUPERBLOCK_BYTES, Superblock,
     encode_config, end_copy_offset, extents_of, foreign_signature, layout,
 };
+use crate::units::Bytes;
 
 /// Bytes at a device's end that are erased, so that no old signature is found there.
 const TAIL_ERASED: u64 = 128 << 10;
@@ -134,18 +135,21 @@ impl Manager {
                 return Err(refuse(
                     ErrorKind::InvalidArgument,
                     format!(
-                        "{} has {} bytes, too few for metadata and one extent: at least {needed} are needed. Use a larger device, or \
+                        "{} has {}, too little for metadata and one extent: at least {} are needed. Use a larger device, or \
                          smaller extents",
-                        d.address, d.size
+                        d.address,
+                        Bytes(d.size),
+                        Bytes(needed)
                     ),
                 ));
             }
         }
         if smallest != largest {
             let message = format!(
-                "members differ in size: the smallest has {smallest} bytes, the largest {} more. A volume that spans all \
-                 members uses the smallest size of each",
-                largest - smallest
+                "members differ in size: the smallest has {}, the largest {} more. A volume that spans all members uses \
+                 the smallest size of each",
+                Bytes(smallest),
+                Bytes(largest - smallest)
             );
             self.notice(Severity::Warning, "sizes-differ", None, None, message);
         }
@@ -327,7 +331,7 @@ fn check_spec(spec: &ArraySpec, devices: &[DeviceInfo], least_extent: u64) -> Re
     if let Some(e) = spec.extent
         && !(e.is_power_of_two() && (least_extent.max(EXTENT_MIN)..=1 << 40).contains(&e))
     {
-        return invalid(format!("an extent is a power of two from {} KiB to 1 TiB, not {e} bytes", least_extent >> 10));
+        return invalid(format!("an extent is a power of two from {} to 1 TiB, not {}", Bytes(least_extent), Bytes(e)));
     }
     if spec.member_uuids.len() != devices.len() {
         return invalid(format!("{} member UUIDs for {} devices", spec.member_uuids.len(), devices.len()));
@@ -340,7 +344,7 @@ fn check_spec(spec: &ArraySpec, devices: &[DeviceInfo], least_extent: u64) -> Re
     }
     for d in devices {
         if d.size < 2 * u64::from(FOREIGN_PROBE) {
-            return invalid(format!("{} has {} bytes, too few for a member", d.address, d.size));
+            return invalid(format!("{} has {}, too little for a member", d.address, Bytes(d.size)));
         }
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! What an assembly makes of what it read: one pure function, so that every case can be tested as a table.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use super::redundancy::{bitmap_viable, degraded, has_parity, in_sync, tolerance, viable, volume_viable};
 use super::{DeviceInfo, ErrorKind, ManageError, Notice, Policy, Severity, Uuid, reason_text, refuse};
@@ -96,8 +97,9 @@ pub(super) fn decide(found: &[Found], history: Uuid, force: bool) -> Result<Deci
         force_members(found, base, config, &decision.members, &mut decision.notices);
     }
     let present: Vec<u16> = decision.members.iter().map(|(_, m)| *m).collect();
+    let by_force = ByForce { force, devices: found };
     for (v, there) in before.into_iter().enumerate() {
-        let mut trust = check_volume(config, v, &present, force, &mut decision.notices)?;
+        let mut trust = check_volume(config, v, &present, &by_force, &mut decision.notices)?;
         trust.stale = !there;
         decision.bitmaps.insert(config.volumes[v].id, trust);
     }
@@ -277,14 +279,28 @@ fn force_members(
     }
 }
 
+/// Whether the operator forces the assembly; shown, the exact command that would.
+struct ByForce<'a> {
+    force: bool,
+    devices: &'a [Found],
+}
+
+impl fmt::Display for ByForce<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("raidctl array assemble --force")?;
+        self.devices.iter().try_for_each(|d| write!(f, " {}", d.device.address))
+    }
+}
+
 /// Refuses a volume that has lost too much, or that is degraded and dirty; marks a dirty one for resync.
 fn check_volume(
     config: &mut Config,
     v: usize,
     present: &[u16],
-    force: bool,
+    by_force: &ByForce<'_>,
     notices: &mut Vec<Notice>,
 ) -> Result<Trust, ManageError> {
+    let force = by_force.force;
     let volume = &config.volumes[v];
     let (id, name, level) = (volume.id, volume.name.clone(), volume.geometry.level);
     if !volume_viable(volume) && !force {
@@ -311,9 +327,9 @@ fn check_volume(
             format!(
                 "volume '{name}' needs more members than are there: {level} survives the loss of {survives}, and these are \
                  missing or stale: {}. \
-                 Nothing was changed. Bring them back and assemble again; or assemble with --force, which takes stale \
-                 members as they are (what was written since they failed is lost, and files may be damaged) and leaves the \
-                 volume offline if that is not enough",
+                 Nothing was changed. Bring them back and assemble again; or '{by_force}', which takes stale members as they \
+                 are (what was written since they failed is lost, and files may be damaged) and leaves the volume offline \
+                 if that is not enough",
                 list.join(", ")
             ),
         ));
@@ -336,7 +352,7 @@ fn check_volume(
             format!(
                 "volume '{name}' is degraded and dirty: a member is gone, and the array was not stopped cleanly, so that \
                      parity may not match the data. Nothing was changed. Bring the member back and \
-                     assemble again; or assemble with --force, which trusts parity: blocks of stripes that were being \
+                     assemble again; or '{by_force}', which trusts parity: blocks of stripes that were being \
                      written may come back wrong, also ones that nobody was writing"
             ),
         ));

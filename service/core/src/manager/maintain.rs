@@ -14,6 +14,7 @@ use crate::action::{IoStatus, MemberId, ReqStatus, VolumeId};
 use crate::geometry::Geometry;
 use crate::ondisk::{GroupRecord, RecordState, SlotRecord, VolumeRecord};
 use crate::regions::Region;
+use crate::units::Bytes;
 use crate::view::SlotState;
 
 /// Ended operations that are remembered.
@@ -438,7 +439,8 @@ impl Manager {
             done: 0,
             total: remaining,
         });
-        let message = format!("{what} began, operation {id}: {remaining} bytes");
+        let message =
+            format!("{what} began, operation {}.{id}: {} to go through", self.identity.name, Bytes(remaining));
         self.notice(Severity::Info, code, member, volume, message);
         id
     }

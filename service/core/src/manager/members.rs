@@ -9,6 +9,7 @@ use super::{
 };
 use crate::action::{IoStatus, MemberId};
 use crate::ondisk::{FailReason, RecordState, SUPERBLOCK_BYTES, Superblock, end_copy_offset, extents_of};
+use crate::units::Bytes;
 use crate::view::SlotState;
 
 enum Phase {
@@ -90,9 +91,10 @@ impl Manager {
         // A failing drive repairs thousands of blocks; powers of two say it often enough.
         if repairs.is_power_of_two() {
             let message = format!(
-                "{} could not read {len} bytes at {offset}; they were rebuilt from the other members and rewritten ({repairs} \
+                "{} could not read {} at byte {offset}; they were rebuilt from the other members and rewritten ({repairs} \
                  such repairs so far); replace the drive if the number keeps growing",
                 self.member_name(member.0),
+                Bytes(u64::from(len)),
             );
             self.notice(Severity::Warning, "read-repaired", Some(member), None, message);
         }
@@ -356,7 +358,7 @@ impl Manager {
             let needed = self.identity.data_offset + self.identity.extent + u64::from(SUPERBLOCK_BYTES);
             return Err(refuse(
                 ErrorKind::InvalidArgument,
-                format!("{} has {} bytes; a member of this array needs at least {needed}", d.address, d.size),
+                format!("{} has {}; a member of this array needs at least {}", d.address, Bytes(d.size), Bytes(needed)),
             ));
         }
         if let Some(v) = self.wanted.volumes.iter().find(|v| v.block_size < d.block_size) {

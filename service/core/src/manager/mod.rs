@@ -35,7 +35,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::action::{Event, IoStatus, MemberId, ReqStatus, VolumeId};
 use crate::ondisk::{self, FailReason};
-use crate::units::Tick;
+use crate::units::{Bytes, Tick};
 
 use clean::Cleaning;
 use commit::Commit;
@@ -310,9 +310,11 @@ impl Manager {
                 *lost = after;
                 if before == 0 || before.ilog2() != after.ilog2() {
                     let message = format!(
-                        "{len} bytes at {offset} of {} can be neither read nor rebuilt ({after} bytes so far); restore \
-                         them from a backup: a write to them makes them readable again",
+                        "{} at byte {offset} of {} can be neither read nor rebuilt ({} so far); restore them from a \
+                         backup: a write to them makes them readable again",
+                        Bytes(u64::from(len)),
                         self.volume_name(volume),
+                        Bytes(after),
                     );
                     self.notice(Severity::Error, "data-lost", None, Some(volume), message);
                 }

@@ -12,6 +12,7 @@ use crate::alloc::{Candidate, Kind, Role, place};
 use crate::geometry::{Geometry, Level};
 use crate::ondisk::{BITMAP_BLOCK, GroupRecord, RecordState, SlotRecord, VolumeRecord, bitmap_blocks, extents_of};
 use crate::regions::Region;
+use crate::units::Bytes;
 use crate::view::SlotState;
 
 /// Most bytes that one order zeroes, so that progress is seen and a slow device is not busy for minutes with one.
@@ -225,7 +226,7 @@ impl Manager {
         if let Some(size) = spec.size
             && (size == 0 || !size.is_multiple_of(4096))
         {
-            return Err(invalid(format!("a volume's size is a multiple of 4096 bytes, not {size}")));
+            return Err(invalid(format!("a volume's size is a multiple of 4096 bytes, not {size} bytes; round it")));
         }
         let wanted = spec.size.map(|s| s.div_ceil(geometry.group_bytes()));
         let mut free = Free::new(self, active);
@@ -247,7 +248,8 @@ impl Manager {
                 return Err(refuse(
                     ErrorKind::NoSpace,
                     format!(
-                        "no space for the bitmap of volume '{}': it needs {groups} extents on each of {} members. Delete a                          volume or add members",
+                        "no space for the bitmap of volume '{}': it needs {groups} extents on each of {} members. Delete a \
+                         volume or add members",
                         spec.name,
                         bitmap_copies(spec.level, width)
                     ),
@@ -263,10 +265,11 @@ impl Manager {
             return Err(refuse(
                 ErrorKind::NoSpace,
                 format!(
-                    "no space for volume '{}': {} bytes asked for, at most {room} are free at this level and width. Ask for \
-                     less, delete a volume or add members",
+                    "no space for volume '{}': {} asked for, at most {} free at this level and width. Ask for less, delete \
+                     a volume or add members",
                     spec.name,
-                    spec.size.unwrap_or(geometry.group_bytes()),
+                    Bytes(spec.size.unwrap_or(geometry.group_bytes())),
+                    Bytes(room),
                 ),
             ));
         }

@@ -286,7 +286,7 @@ fn creation_refuses_what_cannot_be_right() {
     let elsewhere = DeviceInfo { id: DeviceId(5), ..device(0) };
     assert!(refused(spec(2, 0), vec![device(0), elsewhere]).message.contains("twice"));
     assert!(refused(ArraySpec { extent: Some(3 * MIB), ..spec(2, 0) }, devices(0..2)).message.contains("power of two"));
-    assert!(refused(ArraySpec { extent: Some(1 << 30), ..spec(2, 0) }, devices(0..2)).message.contains("too few"));
+    assert!(refused(ArraySpec { extent: Some(1 << 30), ..spec(2, 0) }, devices(0..2)).message.contains("too little"));
     assert_eq!(refused(ArraySpec { shards: 0, ..spec(2, 0) }, devices(0..2)).kind, ErrorKind::InvalidArgument);
     assert_eq!(refused(spec(3, 0), devices(0..2)).kind, ErrorKind::InvalidArgument);
 }

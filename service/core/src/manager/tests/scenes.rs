@@ -245,7 +245,7 @@ fn creation_refuses_what_it_must_and_changes_nothing() {
 
     let mut w = World::new(2);
     w.disks[1].size = 1 << 20;
-    assert!(w.create(2, 0, false).err().expect("a refusal").message.contains("too few"));
+    assert!(w.create(2, 0, false).err().expect("a refusal").message.contains("too little"));
     let mut w = World::new(2);
     w.disks[1].size = SIZE - (5 << 20);
     w.create(2, 0, false).unwrap();
