@@ -11,21 +11,24 @@ use uuid::Uuid;
 use crate::error::EXIT_CODES;
 use crate::size;
 
+/// The heading of the options that every command has: mixed with a command's own they hide it.
+const EVERYWHERE: &str = "Options of every command";
+
 /// Steers raidd.
 #[derive(Parser, Debug)]
 #[command(name = "raidctl", version, about = "Steers raidd: arrays, members, volumes, exports.", after_long_help = EXIT_CODES)]
 pub struct Arguments {
-    /// Where raidd listens: unix:PATH or http://HOST:PORT [env: RAIDD_SERVER] [default: unix:./raidd-data/control.sock if it is there, otherwise unix:/run/raidd/control.sock]
-    #[arg(long, global = true, value_name = "ADDRESS")]
+    /// Where raidd listens: unix:PATH or http://HOST:PORT [env: RAIDD_SERVER] [default: the first of ./raidd-data, /run/raidd and /var/lib/raidd that holds a control.sock]
+    #[arg(long, global = true, value_name = "ADDRESS", help_heading = EVERYWHERE)]
     pub server: Option<String>,
     /// How to print
-    #[arg(long, short, global = true, value_enum, default_value = "table", value_name = "FORMAT")]
+    #[arg(long, short, global = true, value_enum, default_value = "table", value_name = "FORMAT", help_heading = EVERYWHERE)]
     pub output: Format,
     /// Do not ask before data is destroyed
-    #[arg(long, short, global = true)]
+    #[arg(long, short, global = true, help_heading = EVERYWHERE)]
     pub yes: bool,
     /// A UUID that makes the change idempotent: sent again with the same one, it is not done again
-    #[arg(long, global = true, value_name = "UUID")]
+    #[arg(long, global = true, value_name = "UUID", help_heading = EVERYWHERE)]
     pub request_id: Option<Uuid>,
     #[command(subcommand)]
     #[allow(missing_docs)]
@@ -276,6 +279,7 @@ pub enum Policy {
 #[derive(Subcommand, Debug)]
 pub enum Export {
     /// Serve a volume as a namespace
+    #[command(group(clap::ArgGroup::new("who").required(true).args(["host", "any_host"])))]
     Create {
         #[command(flatten)]
         #[allow(missing_docs)]
@@ -289,8 +293,8 @@ pub enum Export {
         /// Where the subsystem listens; several are possible
         #[arg(long, required = true, value_name = "ADDRESS:PORT")]
         listen: Vec<String>,
-        /// NQN of a host that may connect; several are possible
-        #[arg(long, value_name = "NQN", required_unless_present = "any_host", conflicts_with = "any_host")]
+        /// NQN of a host that may connect, what /etc/nvme/hostnqn says there; several are possible
+        #[arg(long, value_name = "NQN")]
         host: Vec<String>,
         /// Whoever reaches the listener may connect
         #[arg(long)]

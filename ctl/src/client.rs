@@ -18,8 +18,9 @@ use uuid::Uuid;
 
 use crate::error::{Exit, Failure, Result};
 
-const QUICK_START: &str = "raidd-data/control.sock";
-const SYSTEM: &str = "/run/raidd/control.sock";
+/// Where sockets are looked for: the quick start's below this folder, a service's run-time folder, and what `raidd serve`
+/// takes by itself. `--help` names them too.
+pub const SOCKETS: [&str; 3] = ["raidd-data/control.sock", "/run/raidd/control.sock", "/var/lib/raidd/control.sock"];
 
 /// A connection.
 pub struct Client {
@@ -27,18 +28,23 @@ pub struct Client {
     request_id: Option<Uuid>,
 }
 
-/// Where to connect to: the option, the environment, the quick start's socket if it is there, the system's.
-fn address(option: Option<String>) -> String {
-    option.or_else(|| std::env::var("RAIDD_SERVER").ok().filter(|v| !v.is_empty())).unwrap_or_else(|| {
-        let path = if Path::new(QUICK_START).exists() { QUICK_START } else { SYSTEM };
-        format!("unix:{path}")
+/// Where to connect to: the option, the environment, the first of [`SOCKETS`] that is there.
+fn address(option: Option<String>) -> Result<String> {
+    let named = option.or_else(|| std::env::var("RAIDD_SERVER").ok().filter(|v| !v.is_empty()));
+    let found = || SOCKETS.iter().find(|path| Path::new(path).exists()).map(|path| format!("unix:{path}"));
+    named.or_else(found).ok_or_else(|| {
+        let message = format!(
+            "no raidd was found: there is no socket at {}; start raidd, or say where it listens with --server or RAIDD_SERVER",
+            SOCKETS.join(", ")
+        );
+        Failure::new(Exit::Unavailable, message)
     })
 }
 
 impl Client {
     /// Connects.
     pub async fn connect(server: Option<String>, request_id: Option<Uuid>) -> Result<Client> {
-        let address = address(server);
+        let address = address(server)?;
         let wrong = |why: &str| {
             Failure::new(
                 Exit::Usage,

@@ -105,7 +105,9 @@ impl From<Status> for Failure {
         let message = match (status.code(), info.is_some()) {
             (_, true) => status.message().to_owned(),
             (Code::Unimplemented, _) => {
-                "this raidd is too old for the command; use the raidctl of its version".to_owned()
+                "what answers there does not know the command: it is a raidd of another version (use its own raidctl), or no \
+                 control socket at all (the page's address is not one)"
+                    .to_owned()
             }
             (code, false) => format!(
                 "the connection to raidd failed ({}: {}); whether the command was done is not known, 'raidctl status' shows",

@@ -49,7 +49,11 @@ fn write(text: &str) -> Result<()> {
 /// The width to keep to: the terminal's, if it is one; none for files and pipes, where a line is a record.
 fn width() -> Option<u16> {
     let columns = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok()).filter(|c| *c >= 40);
-    columns.or_else(|| std::io::stdout().is_terminal().then_some(WIDTH))
+    let terminal = || {
+        let term = console::Term::stdout();
+        std::io::stdout().is_terminal().then(|| term.size_checked().map_or(WIDTH, |(_, columns)| columns.max(40)))
+    };
+    columns.or_else(terminal)
 }
 
 /// A table without lines; the columns in `numbers` are right-aligned.
@@ -84,13 +88,36 @@ fn pairs(pairs: &[(&str, String)]) -> String {
         .collect()
 }
 
+/// A number of things.
+pub fn count(number: u64, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
+/// A state that is not as it should be never stands without its reason: one line for each, below the table.
+fn reasons<'a>(all: impl Iterator<Item = (String, &'a str, &'a str)>) -> String {
+    let wrong = all.filter(|(_, state, reason)| {
+        !matches!(*state, "healthy" | "active" | "spare" | "succeeded" | "running") && !reason.is_empty()
+    });
+    let lines: String = wrong.map(|(what, state, reason)| format!("{what} is {state}: {reason}\n")).collect();
+    if lines.is_empty() { lines } else { format!("\n{lines}") }
+}
+
+/// A time in the two largest units, as `90 s` or `2 h 5 min`.
+fn time(time: std::time::Duration) -> String {
+    match time.as_secs_f64().round() as u64 {
+        s @ 0..120 => format!("{s} s"),
+        s @ 120..7200 => format!("{} min {} s", s / 60, s % 60),
+        s => format!("{} h {} min", s / 3600, s / 60 % 60),
+    }
+}
+
 fn none(what: &str) -> String {
     format!("no {what}\n")
 }
 
 /// A list of arrays.
 pub fn arrays(list: &[Array]) -> String {
-    arrays_at(list, width())
+    arrays_at(list, width()) + &reasons(list.iter().map(|a| (format!("array {}", a.name), &*a.state, &*a.reason)))
 }
 
 fn arrays_at(list: &[Array], width: Option<u16>) -> String {
@@ -120,6 +147,10 @@ fn arrays_at(list: &[Array], width: Option<u16>) -> String {
 /// An array with all that belongs to it.
 pub fn array(details: &ArrayDetails) -> String {
     let a = &details.array;
+    if a.uuid.is_empty() {
+        // Nothing of it is known but its name until it is assembled.
+        return pairs(&[("Array", a.name.clone()), ("State", format!("{}: {}", a.state, a.reason))]);
+    }
     let mut out = pairs(&[
         ("Array", a.name.clone()),
         ("State", format!("{}: {}", a.state, a.reason)),
@@ -143,7 +174,8 @@ pub fn array(details: &ArrayDetails) -> String {
 
 /// A list of members.
 pub fn members(list: &[Member]) -> String {
-    members_at(list, width())
+    let name = |m: &Member| format!("member {} of array {}", m.number, m.array);
+    members_at(list, width()) + &reasons(list.iter().map(|m| (name(m), &*m.state, &*m.reason)))
 }
 
 fn members_at(list: &[Member], width: Option<u16>) -> String {
@@ -180,7 +212,8 @@ pub fn member(m: &Member) -> String {
 
 /// A list of volumes.
 pub fn volumes(list: &[Volume]) -> String {
-    volumes_at(list, width())
+    let name = |v: &Volume| format!("volume {}/{}", v.array, v.name);
+    volumes_at(list, width()) + &reasons(list.iter().map(|v| (name(v), &*v.state, &*v.reason)))
 }
 
 fn volumes_at(list: &[Volume], width: Option<u16>) -> String {
@@ -225,7 +258,7 @@ pub fn volume(v: &Volume) -> String {
 
 /// A list of exports.
 pub fn exports(list: &[Export]) -> String {
-    exports_at(list, width())
+    exports_at(list, width()) + &reasons(list.iter().map(|e| (format!("export {}", e.volume), &*e.state, &*e.reason)))
 }
 
 fn exports_at(list: &[Export], width: Option<u16>) -> String {
@@ -241,7 +274,8 @@ fn exports_at(list: &[Export], width: Option<u16>) -> String {
 
 /// A list of operations.
 pub fn operations(list: &[Operation]) -> String {
-    operations_at(list, width())
+    let name = |o: &Operation| format!("operation {}", o.id);
+    operations_at(list, width()) + &reasons(list.iter().map(|o| (name(o), &*o.state, &*o.reason)))
 }
 
 fn operations_at(list: &[Operation], width: Option<u16>) -> String {
@@ -250,16 +284,31 @@ fn operations_at(list: &[Operation], width: Option<u16>) -> String {
     }
     let rows = list.iter().map(|o| {
         let progress = format!("{:.1}% of {}", o.percent(), show(o.total_bytes));
-        vec![o.id.clone(), o.kind.clone(), o.target.clone(), o.state.clone(), progress]
+        let rate = o.rate().map_or("-".to_owned(), |r| format!("{}/s", show(r as u64)));
+        let time = match (o.left(), o.elapsed) {
+            (Some(left), _) => format!("{} left", self::time(left)),
+            (None, Some(elapsed)) => self::time(elapsed),
+            (None, None) => "-".to_owned(),
+        };
+        vec![o.id.clone(), o.kind.clone(), o.target.clone(), o.state.clone(), progress, rate, time]
     });
-    table(&["OPERATION", "KIND", "TARGET", "STATE", "PROGRESS"], &[], rows.collect(), width)
+    table(&["OPERATION", "KIND", "TARGET", "STATE", "PROGRESS", "RATE", "TIME"], &[5], rows.collect(), width)
 }
 
 /// An operation on one line.
 pub fn operation_line(o: &Operation) -> String {
     let mut line =
         format!("{} {} of {}: {}, {:.1}% of {}", o.id, o.kind, o.target, o.state, o.percent(), show(o.total_bytes));
-    if o.ended() && !o.reason.is_empty() {
+    if let Some(rate) = o.rate() {
+        line += &format!(", {}/s", show(rate as u64));
+    }
+    match (o.left(), o.elapsed) {
+        (Some(left), _) => line += &format!(", {} left", time(left)),
+        (None, Some(elapsed)) if o.ended() => line += &format!(", after {}", time(elapsed)),
+        _ => {}
+    }
+    // That one is done says nothing new.
+    if o.ended() && o.state != "succeeded" && !o.reason.is_empty() {
         line += &format!(" ({})", o.reason);
     }
     line
@@ -307,7 +356,7 @@ pub fn status(s: &Status) -> String {
         ),
         ("Polling", d.polling.clone()),
         ("Page", d.http_address.as_ref().map_or("off".into(), |a| format!("http://{a}/"))),
-        ("Faults", if d.faults_enabled { "can be injected" } else { "off" }.into()),
+        ("Fault injection", if d.faults_enabled { "possible" } else { "off" }.into()),
     ]);
     let rows = d.reactors.iter().map(|r| {
         let core = r.core.map_or("any".into(), |c| c.to_string());

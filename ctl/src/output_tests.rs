@@ -71,6 +71,7 @@ fn operation(state: &str) -> Operation {
         end_time: None,
         can_cancel: true,
         can_pause: false,
+        elapsed: Some(std::time::Duration::from_secs(4)),
     }
 }
 
@@ -106,13 +107,47 @@ pool/data  degraded  raid5      5  64 KiB  10 GiB  resync
 #[test]
 fn operations_as_a_table() {
     assert_eq!(
-        operations_at(&[operation("running")], Some(80)),
+        operations_at(&[operation("running")], Some(100)),
         "\
-OPERATION  KIND     TARGET         STATE    PROGRESS
-pool-7     rebuild  pool member 5  running  25.0% of 1 GiB
+OPERATION  KIND     TARGET         STATE    PROGRESS            RATE  TIME
+pool-7     rebuild  pool member 5  running  25.0% of 1 GiB  64 MiB/s  12 s left
 "
     );
-    assert_eq!(operation_line(&operation("running")), "pool-7 rebuild of pool member 5: running, 25.0% of 1 GiB");
+    assert_eq!(
+        operation_line(&operation("running")),
+        "pool-7 rebuild of pool member 5: running, 25.0% of 1 GiB, 64 MiB/s, 12 s left"
+    );
+    let ended = Operation { reason: "member 2 failed".into(), ..operation("failed") };
+    assert_eq!(
+        operation_line(&ended),
+        "pool-7 rebuild of pool member 5: failed, 25.0% of 1 GiB, 64 MiB/s, after 4 s (member 2 failed)"
+    );
+    let first = Operation { done_bytes: 0, ..operation("running") };
+    assert_eq!(operation_line(&first), "pool-7 rebuild of pool member 5: running, 0.0% of 1 GiB");
+}
+
+#[test]
+fn no_bad_state_without_its_reason() {
+    let list = [array("pool", "degraded", 1), array("scratch", "healthy", 0)];
+    let reason = "array pool is degraded: member 1 is failed and no spare is left; replace it\n";
+    assert!(super::arrays(&list).ends_with(&format!("\n\n{reason}")), "{}", super::arrays(&list));
+    let failed = super::members(&[member(0, "active", "/dev/sda"), member(1, "failed", "/dev/sdb")]);
+    assert!(failed.ends_with("\n\nmember 1 of array pool is failed: present\n"), "{failed}");
+    assert_eq!(super::members(&[member(0, "active", "/dev/sda")]).lines().count(), 2, "nothing to say");
+}
+
+#[test]
+fn what_is_not_assembled_shows_no_empty_fields() {
+    let array = Array { uuid: String::new(), ..array("pool", "assembling", 0) };
+    let details = ArrayDetails { array, member_list: Vec::new(), volume_list: Vec::new(), operation_list: Vec::new() };
+    assert_eq!(super::array(&details).lines().count(), 2);
+}
+
+#[test]
+fn times_and_numbers_of_things() {
+    let time = |s| super::time(std::time::Duration::from_secs(s));
+    assert_eq!([time(0), time(119), time(125), time(7265)], ["0 s", "119 s", "2 min 5 s", "2 h 1 min"]);
+    assert_eq!([count(0, "fault"), count(1, "fault"), count(2, "fault")], ["0 faults", "1 fault", "2 faults"]);
 }
 
 #[test]

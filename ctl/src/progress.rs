@@ -74,7 +74,8 @@ pub async fn follow(
             }
         };
         let Some(next) = next.await else {
-            let message = format!("the time is over and {open} operations have not ended; they go on");
+            let open = output::count(open as u64, "operation");
+            let message = format!("the time is over with {open} not ended; all go on");
             return Err(Failure::new(Exit::TimedOut, message));
         };
         let Some(operation) = next else { break };

@@ -1,6 +1,8 @@
 //! What raidctl prints: raid.v1's messages as plain records. Their field names are raidctl's promise to scripts, in JSON
 //! and YAML alike: sizes in bytes, times in RFC 3339, states in lower case.
 
+use std::time::{Duration, SystemTime};
+
 use raid_proto::names::Name;
 use raid_proto::v1;
 use serde::Serialize;
@@ -193,12 +195,19 @@ pub struct Operation {
     pub end_time: Option<String>,
     pub can_cancel: bool,
     pub can_pause: bool,
+    /// From its start to its end, or to now.
+    #[serde(skip)]
+    pub elapsed: Option<Duration>,
 }
 
 impl From<v1::Operation> for Operation {
     fn from(o: v1::Operation) -> Operation {
         let status = o.status.clone().unwrap_or_default();
+        let clock = |t: &raid_proto::prost_types::Timestamp| SystemTime::try_from(*t).ok();
+        let end = status.end_time.as_ref().and_then(clock).unwrap_or_else(SystemTime::now);
+        let begin = status.start_time.as_ref().and_then(clock);
         Operation {
+            elapsed: begin.and_then(|begin| end.duration_since(begin).ok()),
             id: last(&o.name),
             kind: word(o.kind().as_str_name(), "OPERATION_KIND_"),
             target: short(&o.target),
@@ -218,6 +227,18 @@ impl Operation {
     /// True when it will not change any more.
     pub fn ended(&self) -> bool {
         matches!(self.state.as_str(), "succeeded" | "failed" | "cancelled")
+    }
+
+    /// Bytes in a second, over all of its time; `None` until there is something to tell.
+    pub fn rate(&self) -> Option<f64> {
+        let seconds = self.elapsed?.as_secs_f64();
+        (seconds > 0.0 && self.done_bytes > 0).then(|| self.done_bytes as f64 / seconds)
+    }
+
+    /// The time that is left at the rate so far.
+    pub fn left(&self) -> Option<Duration> {
+        let left = self.total_bytes.saturating_sub(self.done_bytes) as f64 / self.rate()?;
+        Duration::try_from_secs_f64(left).ok().filter(|_| !self.ended())
     }
 
     /// How much is done, in percent.

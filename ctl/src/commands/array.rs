@@ -70,7 +70,8 @@ async fn create(cx: &Context, arguments: ArrayCreate) -> Result<()> {
     output::print(cx.format, &view::Array::from(array), |a| {
         let spare = if a.spare_members > 0 { format!(" and {} spare", a.spare_members) } else { String::new() };
         let free = crate::size::show(a.free_bytes);
-        format!("array {} is created with {} members{spare}, {free} free\n", a.name, a.active_members)
+        let members = output::count(a.active_members.into(), "member");
+        format!("array {} is created with {members}{spare}, {free} free\n", a.name)
     })
 }
 

@@ -49,7 +49,11 @@ fn created(e: &view::Export) -> String {
     let mut out = format!("{} is exported as namespace {} of {}\n", e.volume, e.nsid, e.nqn);
     for listen in &e.listen {
         if let Some((host, port)) = listen.rsplit_once(':') {
-            let host = host.trim_start_matches('[').trim_end_matches(']');
+            let host = match host.trim_start_matches('[').trim_end_matches(']') {
+                // Nobody can connect to "all addresses".
+                "0.0.0.0" | "::" => "ADDRESS_OF_THIS_MACHINE",
+                host => host,
+            };
             out += &format!("nvme connect -t tcp -a {host} -s {port} -n {}\n", e.nqn);
         }
     }
@@ -80,6 +84,32 @@ fn pick(list: &[view::Export], what: &str, nsid: Option<u32>) -> Result<view::Ex
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_host_is_told_what_to_type() {
+        let spec = |listen: &[&str]| v1::ExportSpec {
+            nqn: "nqn.a".into(),
+            nsid: 1,
+            volume: "arrays/pool/volumes/x".into(),
+            listen: listen.iter().map(|l| l.to_string()).collect(),
+            ..Default::default()
+        };
+        let text = created(&view::Export::from(v1::Export {
+            name: String::new(),
+            spec: Some(spec(&["192.0.2.7:4420", "[2001:db8::7]:4421", "0.0.0.0:4422", "[::]:4423"])),
+            status: None,
+        }));
+        let lines: Vec<&str> = text.lines().skip(1).collect();
+        assert_eq!(
+            lines,
+            [
+                "nvme connect -t tcp -a 192.0.2.7 -s 4420 -n nqn.a",
+                "nvme connect -t tcp -a 2001:db8::7 -s 4421 -n nqn.a",
+                "nvme connect -t tcp -a ADDRESS_OF_THIS_MACHINE -s 4422 -n nqn.a",
+                "nvme connect -t tcp -a ADDRESS_OF_THIS_MACHINE -s 4423 -n nqn.a",
+            ]
+        );
+    }
 
     #[test]
     fn exports_are_picked_by_nqn_or_volume() {

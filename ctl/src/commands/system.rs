@@ -50,7 +50,9 @@ pub async fn events(cx: &Context, arguments: Events) -> Result<()> {
             Some(Change::Event(event)) => {
                 output::print_item(cx.format, &view::Event::from(event), output::event_line)?;
             }
-            Some(Change::Missed(missed)) => eprintln!("raidctl: was too slow and missed {} events", missed.events),
+            Some(Change::Missed(missed)) => {
+                eprintln!("raidctl: was too slow and missed {}", output::count(missed.events, "event"))
+            }
             _ => {}
         }
     }
@@ -79,7 +81,7 @@ pub async fn fault(cx: &Context, command: Fault) -> Result<()> {
             let name = number.map(|n| raid_proto::names::Name::Fault(n).to_string()).unwrap_or_default();
             let request = v1::ClearFaultsRequest { request_id: cx.client.request_id(), name };
             let cleared = service.clear_faults(request).await?.into_inner().cleared;
-            done(cx, &format!("{cleared} faults are removed"))
+            done(cx, &format!("removed {}", output::count(cleared.into(), "fault")))
         }
     }
 }

@@ -166,7 +166,7 @@ async fn exit_codes_and_messages() {
     ok(&server, "fault add pool 1 --on flush --delay 50ms");
     let list = ok(&server, "fault list").out;
     assert!(list.contains("4 KiB at 1 MiB") && list.contains("corruption"), "{list}");
-    assert!(ok(&server, "fault clear 1").out.contains("1 faults"));
+    assert!(ok(&server, "fault clear 1").out.contains("removed 1 fault"));
     fails(&server, 3, "fault clear 1");
     assert!(ok(&server, "fault clear").out.contains("2 faults"));
 
