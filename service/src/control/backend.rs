@@ -265,6 +265,19 @@ pub enum VolumeState {
     Healthy,
 }
 
+impl VolumeState {
+    /// As it is shown everywhere.
+    pub fn word(self) -> &'static str {
+        match self {
+            VolumeState::Offline => "offline",
+            VolumeState::Degraded => "degraded",
+            VolumeState::Rebuilding => "rebuilding",
+            VolumeState::Resyncing => "resyncing",
+            VolumeState::Healthy => "healthy",
+        }
+    }
+}
+
 /// A volume.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Volume {

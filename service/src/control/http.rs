@@ -42,11 +42,16 @@ pub fn router<B: Backend>(backend: Arc<B>) -> Router {
         .route("/", get(status::<B>))
         .route("/metrics", get(scrape::<B>))
         .route("/healthz", get(health))
+        .fallback(nothing)
         .with_state(backend)
 }
 
 async fn health() -> &'static str {
     "ok\n"
+}
+
+async fn nothing() -> (StatusCode, &'static str) {
+    (StatusCode::NOT_FOUND, "there is nothing here: / is the status page, /metrics has the metrics, /healthz says ok\n")
 }
 
 async fn scrape<B: Backend>(State(backend): State<Arc<B>>) -> Response {

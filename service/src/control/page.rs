@@ -16,7 +16,9 @@ body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:0 auto;padding:1r
 h1{font-size:1.4rem;margin:0}h2{font-size:1.1rem;margin:2rem 0 .25rem}p{margin:.25rem 0;color:var(--soft)}\
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;margin:.5rem 0 1rem}\
 caption{text-align:left;font-weight:600;padding:.25rem 0}\
-th,td{text-align:left;vertical-align:top;padding:.3rem .9rem .3rem 0;border-bottom:1px solid var(--line)}\
+th,td{text-align:left;vertical-align:top;white-space:nowrap;padding:.3rem .6rem;border-bottom:1px solid var(--line)}\
+th:first-child,td:first-child{padding-left:0}\
+td:last-child{white-space:normal;overflow-wrap:anywhere;min-width:14rem;width:100%}\
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}\
 .good{color:var(--good)}.warn{color:var(--warn)}.bad{color:var(--bad)}.good,.warn,.bad{font-weight:600}\
 progress{width:10rem}code{font-size:.9em;overflow-wrap:anywhere}";
@@ -123,12 +125,18 @@ fn elapsed(seconds: u64) -> String {
     }
 }
 
+/// A table, or that there is nothing. Without a caption where the heading above says it already.
 fn table(out: &mut String, caption: &str, head: &[&str], rows: Vec<Vec<Cell>>) -> fmt::Result {
     if rows.is_empty() {
-        return writeln!(out, "<p>{}: none</p>", Escaped(caption));
+        let colon = if caption.is_empty() { "" } else { ": " };
+        return writeln!(out, "<p>{}{colon}none</p>", Escaped(caption));
     }
     let numeric: Vec<bool> = rows[0].iter().map(|c| matches!(c, Cell::Number(_))).collect();
-    write!(out, "<div class=\"scroll\"><table><caption>{}</caption><thead><tr>", Escaped(caption))?;
+    out.write_str("<div class=\"scroll\"><table>")?;
+    if !caption.is_empty() {
+        write!(out, "<caption>{}</caption>", Escaped(caption))?;
+    }
+    out.write_str("<thead><tr>")?;
     for (column, title) in head.iter().enumerate() {
         let class = if numeric.get(column) == Some(&true) { " class=\"n\"" } else { "" };
         write!(out, "<th scope=\"col\"{class}>{}</th>", Escaped(title))?;
@@ -165,9 +173,9 @@ fn array(out: &mut String, array: &Array) -> fmt::Result {
     };
     writeln!(
         out,
-        "<h2>Array {}: <span class=\"{class}\">{state}</span></h2><p>{}</p><p>{} free of {}, extents of {}, {} shards, generation {}</p>",
+        "<h2>Array {}: <span class=\"{class}\">{state}</span></h2>{}<p>{} free of {}, extents of {}, {} shards, generation {}</p>",
         Escaped(&array.name),
-        Escaped(&array.reason),
+        if array.reason.is_empty() { String::new() } else { format!("<p>{}</p>", Escaped(&array.reason)) },
         Size(array.free),
         Size(array.capacity),
         Size(array.extent),
@@ -197,13 +205,12 @@ fn array(out: &mut String, array: &Array) -> fmt::Result {
     let head = ["Number", "Address", "State", "Size", "Used", "Read errors", "Write errors", "Repaired", "Reason"];
     table(out, "Members", &head, members.collect())?;
     let volumes = array.volumes.iter().map(|v| {
-        let state = match v.state {
-            VolumeState::Offline => Cell::State("bad", "offline"),
-            VolumeState::Degraded => Cell::State("bad", "degraded"),
-            VolumeState::Rebuilding => Cell::State("warn", "rebuilding"),
-            VolumeState::Resyncing => Cell::State("warn", "resyncing"),
-            VolumeState::Healthy => Cell::State("good", "healthy"),
+        let class = match v.state {
+            VolumeState::Offline | VolumeState::Degraded => "bad",
+            VolumeState::Rebuilding | VolumeState::Resyncing => "warn",
+            VolumeState::Healthy => "good",
         };
+        let state = Cell::State(class, v.state.word());
         let policy = match v.policy {
             Policy::None => "none",
             Policy::Resync => "resync",
@@ -249,7 +256,7 @@ fn exports(out: &mut String, exports: &[Export]) -> fmt::Result {
     });
     out.write_str("<h2>Exports</h2>\n")?;
     let head = ["Volume", "State", "NQN", "Namespace", "Listens on", "Hosts", "Controllers", "Reason"];
-    table(out, "Exports", &head, rows.collect())
+    table(out, "", &head, rows.collect())
 }
 
 fn operations(out: &mut String, operations: &[Operation]) -> fmt::Result {
@@ -275,7 +282,7 @@ fn operations(out: &mut String, operations: &[Operation]) -> fmt::Result {
         vec![text(&o.id), text(kind), text(target), state, Cell::Progress(o.done, o.total), text(&o.reason)]
     });
     out.write_str("<h2>Operations</h2>\n")?;
-    table(out, "Operations", &["ID", "Kind", "Target", "State", "Progress", "Reason"], rows.collect())
+    table(out, "", &["ID", "Kind", "Target", "State", "Progress", "Reason"], rows.collect())
 }
 
 fn reactors(out: &mut String, system: &System) -> fmt::Result {
@@ -290,7 +297,7 @@ fn reactors(out: &mut String, system: &System) -> fmt::Result {
         ]
     });
     writeln!(out, "<h2>Reactors</h2><p>Polling: {}</p>", if system.busy_polling { "busy" } else { "adaptive" })?;
-    table(out, "Reactors", &["Number", "Core", "Busy", "Shards"], rows.collect())
+    table(out, "", &["Number", "Core", "Busy", "Shards"], rows.collect())
 }
 
 fn events(out: &mut String, events: &[Event]) -> fmt::Result {
@@ -309,8 +316,8 @@ fn events(out: &mut String, events: &[Event]) -> fmt::Result {
             text(&e.message),
         ]
     });
-    out.write_str("<h2>Events</h2>\n")?;
-    table(out, "The last events", &["When", "Severity", "Code", "About", "Message"], rows.collect())
+    out.write_str("<h2>The last events</h2>\n")?;
+    table(out, "", &["When", "Severity", "Code", "About", "Message"], rows.collect())
 }
 
 #[cfg(test)]

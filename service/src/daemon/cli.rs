@@ -12,7 +12,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
     version,
     about = "Redundant arrays in user space, served as NVMe-oF namespaces.",
     long_about = "Without a subcommand raidd starts the embedded default: five sparse 1 GiB files under the data directory as \
-                  RAID-5, one volume, exported on 127.0.0.1:4420. Started again, it assembles the same array."
+                  RAID-5, one volume, exported on 127.0.0.1:4420. Started again, it assembles the same array. 'raidctl' steers it.",
+    after_help = "RAIDD_LOG=LEVEL sets what is logged to standard error: error, warn, info, debug or trace.",
+    args_conflicts_with_subcommands = true
 )]
 pub struct Arguments {
     #[command(subcommand)]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use raid_core::geometry::Level;
 use raid_core::manager::Policy;
+use raid_core::units::Bytes;
 
 use super::backend::Control;
 use super::cli::QuickStart;
@@ -87,16 +88,18 @@ pub async fn set_up(daemon: &Arc<Daemon>, dir: &Path, listen: SocketAddr) -> Res
     };
     let at = export.listen.first().copied().unwrap_or(listen);
     lines.push(format!(
-        "volume '{}':  {:.2} GiB, {:?}, exported as {} on {at}",
+        "volume '{}':  {}, {}, exported as {} on {at}",
         volume.name,
-        volume.size as f64 / (1u64 << 30) as f64,
-        volume.state,
+        Bytes(volume.size),
+        volume.state.word(),
         export.nqn
     ));
     if !export.reason.is_empty() {
         lines.push(format!("the export is offline: {}", export.reason));
     }
-    lines.push(format!("connect with:   nvme connect -t tcp -a {} -s {} -n {}", at.ip(), at.port(), export.nqn));
+    // Nobody can connect to "all addresses".
+    let ip = if at.ip().is_unspecified() { "ADDRESS_OF_THIS_MACHINE".to_string() } else { at.ip().to_string() };
+    lines.push(format!("connect with:   nvme connect -t tcp -a {ip} -s {} -n {}", at.port(), export.nqn));
     Ok(lines)
 }
 

@@ -91,7 +91,11 @@ async fn play(daemon: &Arc<Daemon>, dir: &Path, options: &Demo) -> Result<(), St
         println!("  {title}: {}", figures.sentence());
         table.push((title, figures));
     };
-    println!("\nhealthy: {} MiB written in {} KiB pieces, read back and compared", options.mib, LARGE >> 10);
+    println!(
+        "\nhealthy: {} MiB written in {} KiB pieces, read back and compared; always {DEPTH} I/Os in flight",
+        options.mib,
+        LARGE >> 10
+    );
     step("sequential write", with(&mut load, move |l| l.write_all(bytes, LARGE, 1)).await?);
     step("sequential read, compared", with(&mut load, move |l| l.verify_all(bytes, LARGE)).await?);
     step("random 4 KiB write", with(&mut load, move |l| l.random(bytes, 4096, false, seconds)).await?);
@@ -120,7 +124,7 @@ async fn play(daemon: &Arc<Daemon>, dir: &Path, options: &Demo) -> Result<(), St
     expect_state(&control, VolumeState::Healthy)?;
 
     println!("\nhealthy again");
-    step("sequential read, compared", with(&mut load, move |l| l.verify_all(bytes, LARGE)).await?);
+    step("sequential read after rebuild, compared", with(&mut load, move |l| l.verify_all(bytes, LARGE)).await?);
     with(&mut load, |l| l.disconnect().map(|()| Figures::default())).await?;
     print_table(&table);
     println!("every block that was read was compared with what was written: no difference");
@@ -152,10 +156,10 @@ fn expect_state(control: &Control, wanted: VolumeState) -> Result<(), String> {
     match volume {
         Some(v) if v.state == wanted => {
             let failed = array.iter().flat_map(|a| &a.members).filter(|m| m.state == MemberState::Failed).count();
-            println!("  volume is {wanted:?}, {failed} failed members");
+            println!("  the volume is {}, failed members: {failed}", wanted.word());
             Ok(())
         }
-        Some(v) => Err(format!("the volume should be {wanted:?} and is {:?}: {}", v.state, v.reason)),
+        Some(v) => Err(format!("the volume should be {} and is {}: {}", wanted.word(), v.state.word(), v.reason)),
         None => Err("the volume is gone".to_string()),
     }
 }
@@ -165,12 +169,19 @@ async fn watch(control: Control, id: String) -> Result<u64, String> {
     let bar = ProgressBar::new(0);
     let style = ProgressStyle::with_template("  rebuild {wide_bar} {percent:>3}% {bytes}/{total_bytes} {eta}");
     bar.set_style(style.map_err(|e| e.to_string())?);
+    // Where no bar can be drawn, a line for each quarter shows that it goes on.
+    let mut quarter = 1;
     loop {
         let Some(operation) = control.operations().into_iter().find(|o| o.id == id) else {
             return Err(format!("the rebuild {id} is gone"));
         };
         bar.set_length(operation.total);
         bar.set_position(operation.done);
+        while bar.is_hidden() && quarter <= 4 && operation.done >= operation.total / 4 * quarter && operation.total > 0
+        {
+            println!("  rebuild: {} %", quarter * 25);
+            quarter += 1;
+        }
         match operation.state {
             OperationState::Running | OperationState::Paused => {
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -205,5 +216,9 @@ fn print_table(rows: &[(&str, Figures)]) {
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    println!("\n{table}\n");
+    println!("\nlatencies with {DEPTH} I/Os in flight:");
+    for line in table.lines() {
+        println!("{}", line.trim_end());
+    }
+    println!();
 }
