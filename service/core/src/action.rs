@@ -337,6 +337,13 @@ pub enum Event {
         /// Which region of it ([`crate::geometry::Geometry::region`]).
         region: u32,
     },
+    /// All of a region was zeroed, and nothing else written to it since: it may become unwritten.
+    RegionZeroed {
+        /// Which volume.
+        volume: VolumeId,
+        /// Which region of it.
+        region: u32,
+    },
     /// A member could not read blocks; they were rebuilt from the others and rewritten.
     ReadRepaired {
         /// Which member.

@@ -4,8 +4,8 @@
 //! region belongs to one shard, and a request piece to one region.
 //!
 //! The bytes are shared: the manager, on one reactor, moves a region from state to state; engines, on all reactors, look
-//! at each write and each read whether it may go on. Two bits belong to the engines, and are only ever set by them: `HOT`,
-//! the region was written to, and `ASKED`, a write waits for the region. No lock, and nothing is sent for a write to a
+//! at each write and each read whether it may go on. Three bits belong to the engines: `HOT`, the region was written to;
+//! `ASKED`, a write waits for the region; `ZEROS`, all of it was zeroed, and nothing but zeros written since. No lock, and nothing is sent for a write to a
 //! region that is dirty already.
 
 use std::fmt;
@@ -62,6 +62,7 @@ impl Region {
 
 const HOT: u8 = 0x80;
 const ASKED: u8 = 0x40;
+const ZEROS: u8 = 0x20;
 const STATE: u8 = 0x0f;
 
 fn byte(state: Region) -> u8 {
@@ -121,10 +122,14 @@ impl RegionMap {
         self.at(region).map_or(Region::NeedSync, |b| state(b.load(Ordering::Acquire)))
     }
 
-    /// An engine writes to the region: it must not be closed for a while. False if a write has to ask first.
-    pub fn touch(&self, region: u32) -> bool {
+    /// An engine writes to the region, nothing but zeros or not: it must not be closed for a while. False if a write has to
+    /// ask first.
+    pub fn touch(&self, region: u32, zeros: bool) -> bool {
         let Some(b) = self.at(region) else { return false };
         let now = b.load(Ordering::Acquire);
+        if now & ZEROS != 0 && !zeros {
+            b.fetch_and(!ZEROS, Ordering::AcqRel);
+        }
         if now & HOT == 0 && state(now).writable() {
             b.fetch_or(HOT, Ordering::AcqRel);
         }
@@ -135,6 +140,18 @@ impl RegionMap {
     /// An engine has a write that waits for the region. True if nobody has asked before.
     pub fn ask(&self, region: u32) -> bool {
         self.at(region).is_some_and(|b| b.fetch_or(ASKED, Ordering::AcqRel) & ASKED == 0)
+    }
+
+    /// An engine begins to zero the whole region. Any other write from here on takes the note away.
+    pub fn begin_zeros(&self, region: u32) {
+        if let Some(b) = self.at(region) {
+            b.fetch_or(ZEROS, Ordering::AcqRel);
+        }
+    }
+
+    /// The whole region was zeroed, and nothing else has been written to it since that began.
+    pub fn is_zeros(&self, region: u32) -> bool {
+        self.at(region).is_some_and(|b| b.load(Ordering::Acquire) & ZEROS != 0)
     }
 
     /// The manager moves a region to a state; nobody has asked for it and it is not hot any more.
@@ -161,6 +178,14 @@ impl RegionMap {
         };
         let before = b.fetch_update(Ordering::AcqRel, Ordering::Acquire, step);
         before.is_ok_and(|now| now & (HOT | ASKED) == 0)
+    }
+
+    /// The manager wants to close a dirty region of which all was zeroed. False if it was written to since.
+    pub(crate) fn close_zeros(&self, region: u32) -> bool {
+        let Some(b) = self.at(region) else { return false };
+        let ready = |now: u8| state(now) == Region::Dirty && now & ZEROS != 0 && now & ASKED == 0;
+        let step = |now: u8| ready(now).then_some(byte(Region::Closing) | ZEROS);
+        b.fetch_update(Ordering::AcqRel, Ordering::Acquire, step).is_ok()
     }
 
     /// How many regions are in each state: unwritten, clean, dirty, to be resynced, being resynced.
@@ -192,15 +217,28 @@ mod tests {
     #[test]
     fn a_region_in_use_is_not_closed() {
         let map = RegionMap::new([Region::Dirty].into_iter());
-        assert!(map.touch(0));
+        assert!(map.touch(0, false));
         assert!(!map.close(0), "it is hot");
         assert!(map.close(0), "it has not been touched since");
-        assert!(!map.touch(0), "closing");
+        assert!(!map.touch(0, false), "closing");
         assert!(map.ask(0) && !map.ask(0), "asked once");
         assert!(map.shift(0, Region::Closing, Region::Dirty));
         assert!(!map.close(0), "somebody waits for it");
         map.set(0, Region::Dirty);
-        assert!(map.touch(0));
+        assert!(map.touch(0, false));
+    }
+
+    #[test]
+    fn a_zeroed_region_is_closed_unless_something_was_written_to_it() {
+        for written in [None, Some(true), Some(false)] {
+            let map = RegionMap::new([Region::Dirty].into_iter());
+            assert!(!map.close_zeros(0));
+            map.begin_zeros(0);
+            assert!(written.is_none_or(|zeros| map.touch(0, zeros)));
+            let zeros = written != Some(false);
+            assert_eq!((map.is_zeros(0), map.close_zeros(0)), (zeros, zeros), "{written:?}");
+            assert_eq!(map.touch(0, false), !zeros, "a closing region is asked for first");
+        }
     }
 
     #[test]

@@ -30,12 +30,6 @@ pub(super) fn facts(view: &View, key: super::slab::Key) -> Facts {
     facts
 }
 
-/// Notes in the bitmap that the stripe's region is being written to. False if the write has to ask first after all.
-fn touch(view: &View, key: super::slab::Key) -> bool {
-    let Some(volume) = view.volume(key.volume) else { return true };
-    volume.regions.as_ref().is_none_or(|m| m.touch(volume.geometry.region(key.group, key.stripe)))
-}
-
 impl Engine {
     /// Takes up a stripe with every piece that is attached to it.
     pub(super) fn activate(&mut self, index: u32) {
@@ -284,8 +278,8 @@ impl Engine {
             self.end_stage(index, ReqStatus::Offline);
             return false;
         }
-        if op.stage == Stage::Write && !(op.facts.marked && touch(&self.view, op.key)) {
-            op.phase = Phase::ViewThenPlan;
+        if op.stage == Stage::Write && !(op.facts.marked && self.touch(index)) {
+            self.stripes[index].phase = Phase::ViewThenPlan;
             return false;
         }
         self.choose_targets(index);
@@ -333,6 +327,15 @@ impl Engine {
         }
         self.stripes[index].enter(Phase::Reading);
         true
+    }
+
+    /// Notes in the bitmap that the stripe's region is being written to. False if the write has to ask first after all.
+    fn touch(&self, index: u32) -> bool {
+        let op = &self.stripes[index];
+        let Some(volume) = self.view.volume(op.key.volume) else { return true };
+        let Some(map) = &volume.regions else { return true };
+        let zeros = op.writes.iter(&self.pieces).all(|(_, p)| matches!(p.kind, PieceKind::Zero { .. }));
+        map.touch(volume.geometry.region(op.key.group, op.key.stripe), zeros)
     }
 
     /// The slots that a repair, a rebuild or a resync writes.

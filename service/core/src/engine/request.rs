@@ -4,7 +4,7 @@ use super::Engine;
 use super::issue::Owner;
 use super::slab::{Key, NIL};
 use super::stripe::{List, Phase, Piece, PieceKind, StripeOp};
-use crate::action::{Action, BufAddr, Busy, MemberId, Op, ReqStatus, ReqTag, Request, Step, VolumeId};
+use crate::action::{Action, BufAddr, Busy, Event, MemberId, Op, ReqStatus, ReqTag, Request, Step, VolumeId};
 use crate::geometry::{Geometry, Place};
 use crate::regions::Region;
 use crate::units::SECTOR_SIZE;
@@ -39,6 +39,8 @@ pub(super) struct RequestState {
     /// Another engine owns the stripes: see [`Op::ReadHealthy`].
     pub foreign: bool,
     epoch: usize,
+    /// The region that it makes zeros as a whole.
+    zeroes: Option<u32>,
 }
 
 /// What is left of a request that did not fit into the slabs at once.
@@ -93,6 +95,7 @@ impl Engine {
             compared: false,
             foreign: matches!(op, Op::ReadHealthy { .. }),
             epoch: self.epoch,
+            zeroes: self.whole_region(volume, &op),
         };
         self.in_epoch[self.epoch] += 1;
         let index = self.requests.insert(state).expect("room was checked");
@@ -121,6 +124,21 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// The region that a request zeroes from end to end.
+    fn whole_region(&self, volume: VolumeId, op: &Op) -> Option<u32> {
+        let Op::Zero { offset, len, .. } = *op else { return None };
+        let volume = self.view.volume(volume)?;
+        let (map, g) = (volume.regions.as_ref()?, &volume.geometry);
+        let place = g.place(offset);
+        let begins = place.column == 0 && place.offset == 0 && place.stripe.is_multiple_of(g.band_stripes());
+        if !begins || len != g.band_remainder(offset) {
+            return None;
+        }
+        let region = g.region(place.group, place.stripe);
+        map.begin_zeros(region);
+        Some(region)
     }
 
     fn check(&self, volume: VolumeId, op: &Op, range: Option<(u64, u64)>) -> Result<(), ReqStatus> {
@@ -185,6 +203,10 @@ impl Engine {
         let region = volume.region(group, stripe);
         if intake.kind == PieceKind::Read && region == Region::Unwritten {
             return self.fill_with_zeros(intake, key, start, len).then_some(len as u64);
+        }
+        if matches!(intake.kind, PieceKind::Zero { .. }) && region == Region::Unwritten {
+            // It reads as zeros already.
+            return Some(len as u64);
         }
         if intake.kind == PieceKind::Read && readable(group_view, &geometry, stripe, start, len) {
             let len = len.min(geometry.chunk - offset);
@@ -378,6 +400,13 @@ impl Engine {
         }
         let request = self.requests.remove(index).expect("a live request");
         self.in_epoch[request.epoch] -= 1;
+        if let (Some(region), ReqStatus::Ok) = (request.zeroes, request.status)
+            && let Some(map) = self.view.volume(request.volume).and_then(|v| v.regions.as_ref())
+            && map.get(region) == Region::Dirty
+            && map.is_zeros(region)
+        {
+            self.event(Event::RegionZeroed { volume: request.volume, region });
+        }
         let kind = match request.kind {
             Kind::Read => Some(0),
             Kind::Write => Some(1),

@@ -932,7 +932,7 @@ fn a_write_waits_for_its_region_and_asks_once() {
         assert!(!map.close(0), "it is in use");
         // The other group's region is another one.
         let other = rig.geometry.group_bytes();
-        rig.submit(Op::Zero { offset: other, len: 4096, unmap: true });
+        rig.submit(Op::Write { offset: other, len: 4096, buf, fua: false });
         rig.drain();
         assert_eq!(rig.events[1..], [Event::RegionNeeded { volume: VOLUME, region: rig.geometry.bands() }]);
     }
@@ -973,6 +973,39 @@ fn a_region_that_needs_a_resync_is_written_but_nothing_is_reconstructed_from_it(
         map.set(0, Region::Dirty);
         assert_eq!(rig.finish(Op::Read { offset: 0, len: 4096, buf }), ReqStatus::Ok);
     }
+}
+
+#[test]
+fn zeroing_a_whole_region_says_so_and_another_write_takes_it_back() {
+    let said = |rig: &Rig| rig.events.contains(&Event::RegionZeroed { volume: VOLUME, region: 0 });
+    // Whole, but for its last block, and with a write at every moment of it.
+    for (part, steps) in [(0, None), (4096, None)].into_iter().chain((0..40).map(|i| (0, Some(i)))) {
+        let (mut rig, map) = with_regions(Level::Raid5, 4, Region::Dirty);
+        let buf = rig.buffer(0);
+        let bytes = rig.geometry.group_bytes();
+        rig.submit(Op::Zero { offset: 0, len: bytes - part, unmap: true });
+        if let Some(steps) = steps {
+            for _ in 0..steps {
+                rig.step();
+            }
+            rig.submit(Op::Write { offset: bytes / 2, len: 512, buf, fua: false });
+        }
+        rig.drain();
+        if steps.is_none() {
+            assert_eq!((said(&rig), map.is_zeros(0)), (part == 0, part == 0));
+        } else {
+            assert!(!map.is_zeros(0) && !map.close_zeros(0), "after {steps:?} answers the write would be forgotten");
+        }
+    }
+}
+
+#[test]
+fn zeroing_what_is_unwritten_costs_nothing() {
+    let (mut rig, _) = with_regions(Level::Raid6, 5, Region::Unwritten);
+    let len = rig.size();
+    assert_eq!(rig.finish(Op::Zero { offset: 0, len, unmap: true }), ReqStatus::Ok);
+    assert!(rig.events.is_empty());
+    assert_eq!(rig.engine.counters().member_writes, 0);
 }
 
 #[test]

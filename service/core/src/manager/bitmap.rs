@@ -9,6 +9,8 @@
 //!   sync: it is *closing* (writes ask first), then all requests of before have ended, then the members are flushed, then it
 //!   is clean on disk. So what is clean on disk is the same on all members, durably, also on one that fails a moment later:
 //!   when it comes back it needs nothing but the other regions.
+//! * **Forget.** A region that was zeroed as a whole, and not written to since, goes the same way and becomes unwritten, also
+//!   in a degraded group: what a lost member holds there is made zeros before the next write, like on all others.
 //! * Nothing is raised while a member's failure is not in the view of every engine: an engine could read the slot that
 //!   missed the zeros.
 //!
@@ -18,7 +20,7 @@
 //! A copy on a new member is made by writing all of it there (`Kind::Copy`): the manager has the whole bitmap in memory and
 //! is the only one that writes it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{ArrayState, DeviceId, Manager, ManagerAction, Pending, reason_of};
 use crate::action::{IoStatus, MemberId, VolumeId};
@@ -51,8 +53,8 @@ enum Stage {
 /// What a round is for.
 #[derive(Clone, Debug)]
 enum Kind {
-    /// These become dirty, those clean.
-    States { raise: Vec<u32>, lower: Vec<u32> },
+    /// These become dirty, those clean or unwritten.
+    States { raise: Vec<u32>, lower: BTreeMap<u32, Region> },
     /// All of a group of the bitmap is written, for the slot that is to be in sync then.
     Copy { group: usize, slot: usize, member: u16 },
 }
@@ -68,11 +70,11 @@ struct Round {
     written: BTreeSet<u16>,
 }
 
-/// Regions on their way to clean, before their round.
+/// Regions on their way to clean or unwritten, before their round.
 #[derive(Clone, Debug)]
 struct Closing {
     number: u64,
-    regions: Vec<u32>,
+    regions: BTreeMap<u32, Region>,
     outstanding: usize,
     flushing: bool,
     failed: Vec<(u16, IoStatus)>,
@@ -89,8 +91,10 @@ pub(super) struct Bitmap {
     dirty: BTreeSet<u32>,
     /// To be resynced.
     need: BTreeSet<u32>,
-    /// Closed, their members flushed: to be written as clean.
-    lower: BTreeSet<u32>,
+    /// All of them was zeroed: to be closed at once.
+    zeroed: BTreeSet<u32>,
+    /// Closed, their members flushed: to be written as clean or unwritten.
+    lower: BTreeMap<u32, Region>,
     round: Option<Round>,
     closing: Option<Closing>,
     close_at: Option<Tick>,
@@ -108,7 +112,8 @@ impl Bitmap {
             asked: BTreeSet::new(),
             dirty: with(|s| s == Region::Dirty),
             need: with(|s| !s.verified()),
-            lower: BTreeSet::new(),
+            zeroed: BTreeSet::new(),
+            lower: BTreeMap::new(),
             round: None,
             closing: None,
             close_at: None,
@@ -156,20 +161,27 @@ impl Manager {
         let Some(b) = self.bitmaps.get_mut(&volume.0) else { return };
         let now = b.map.get(region);
         let lowering = b.round.as_ref().is_some_and(|r| match &r.kind {
-            Kind::States { lower, .. } => lower.contains(&region),
+            Kind::States { lower, .. } => lower.contains_key(&region),
             Kind::Copy { .. } => false,
         });
         if now.writable() || (now == Region::Closing && !lowering) {
             // It was raised meanwhile, or it is still dirty on disk: only engines have to know.
             b.lower.remove(&region);
             if let Some(c) = &mut b.closing {
-                c.regions.retain(|r| *r != region);
+                c.regions.remove(&region);
             }
             b.map.set(region, if now.writable() { now } else { Region::Dirty });
-            b.map.touch(region);
+            b.map.touch(region, false);
             self.actions.push_back(ManagerAction::RegionsChanged { volume });
         } else {
             b.asked.insert(region);
+        }
+    }
+
+    /// All of a region was zeroed.
+    pub(super) fn region_zeroed(&mut self, volume: VolumeId, region: u32) {
+        if let Some(b) = self.bitmaps.get_mut(&volume.0) {
+            b.zeroed.insert(region);
         }
     }
 
@@ -222,8 +234,17 @@ impl Manager {
                 b.lower.extend(c.regions);
             } else {
                 self.bitmap_failures.extend(c.failed.iter().copied());
-                self.reopen(self.wanted.volumes[at].id, b, &c.regions);
+                self.reopen(self.wanted.volumes[at].id, b, c.regions.into_keys());
             }
+            return true;
+        }
+        let zeroed: BTreeMap<u32, Region> = std::mem::take(&mut b.zeroed)
+            .into_iter()
+            .filter(|r| b.map.close_zeros(*r))
+            .map(|r| (r, Region::Unwritten))
+            .collect();
+        if !zeroed.is_empty() {
+            self.begin_closing(at, b, zeroed);
             return true;
         }
         if b.dirty.is_empty() {
@@ -240,18 +261,22 @@ impl Manager {
             Some(_) => b.close_at = Some(self.now.after(wait)),
         }
         let v = &self.wanted.volumes[at];
-        let (bands, groups, id) = (v.geometry.bands(), &v.groups, v.id);
+        let (bands, groups) = (v.geometry.bands(), &v.groups);
         let in_sync =
             |r: u32| groups.get((r / bands) as usize).is_some_and(|g| g.slots.iter().all(super::redundancy::in_sync));
-        let regions: Vec<u32> = b.dirty.iter().copied().filter(|r| in_sync(*r) && b.map.close(*r)).collect();
-        if regions.is_empty() {
-            return true;
+        let idle = b.dirty.iter().copied().filter(|r| in_sync(*r) && b.map.close(*r));
+        let regions: BTreeMap<u32, Region> = idle.map(|r| (r, Region::Clean)).collect();
+        if !regions.is_empty() {
+            self.begin_closing(at, b, regions);
         }
-        let number = self.next_number();
+        true
+    }
+
+    fn begin_closing(&mut self, at: usize, b: &mut Bitmap, regions: BTreeMap<u32, Region>) {
+        let (id, number) = (self.wanted.volumes[at].id, self.next_number());
         b.closing = Some(Closing { number, regions, outstanding: 0, flushing: false, failed: Vec::new() });
         let tag = self.tag(Pending::ClosingQuiesce(id, number));
         self.actions.push_back(ManagerAction::Quiesce { tag });
-        true
     }
 
     fn next_number(&mut self) -> u64 {
@@ -260,9 +285,9 @@ impl Manager {
     }
 
     /// Closing regions that are still dirty on disk are dirty for engines again.
-    fn reopen(&mut self, volume: u32, b: &Bitmap, regions: &[u32]) {
+    fn reopen(&mut self, volume: u32, b: &Bitmap, regions: impl Iterator<Item = u32>) {
         for r in regions {
-            b.map.shift(*r, Region::Closing, Region::Dirty);
+            b.map.shift(r, Region::Closing, Region::Dirty);
         }
         self.actions.push_back(ManagerAction::RegionsChanged { volume: VolumeId(volume) });
     }
@@ -301,7 +326,7 @@ impl Manager {
         for id in ids {
             let Some(mut b) = self.bitmaps.remove(&id) else { continue };
             if let Some(c) = b.closing.take() {
-                self.reopen(id, &b, &c.regions);
+                self.reopen(id, &b, c.regions.into_keys());
             }
             b.no_copy = None;
             self.bitmaps.insert(id, b);
@@ -351,7 +376,7 @@ impl Manager {
             return false;
         } else {
             let raise = std::mem::take(&mut b.asked).into_iter().collect();
-            let lower = std::mem::take(&mut b.lower).into_iter().collect();
+            let lower = std::mem::take(&mut b.lower);
             Kind::States { raise, lower }
         };
         let number = self.next_number();
@@ -410,8 +435,8 @@ impl Manager {
         let blocks: BTreeSet<u32> = match &round.kind {
             Kind::States { raise, lower } => {
                 raise.iter().for_each(|r| b.states[*r as usize] = Region::Dirty);
-                lower.iter().for_each(|r| b.states[*r as usize] = Region::Clean);
-                raise.iter().chain(lower).map(|r| r / REGIONS_PER_BLOCK).collect()
+                lower.iter().for_each(|(r, state)| b.states[*r as usize] = *state);
+                raise.iter().chain(lower.keys()).map(|r| r / REGIONS_PER_BLOCK).collect()
             }
             Kind::Copy { group, .. } => {
                 let per_group = self.blocks_per_group();
@@ -467,7 +492,7 @@ impl Manager {
                 self.settle_lowered(b, &lower);
                 for r in &raise {
                     b.map.set(*r, Region::Dirty);
-                    b.map.touch(*r);
+                    b.map.touch(*r, false);
                     b.dirty.insert(*r);
                 }
                 if !raise.is_empty() {
@@ -484,9 +509,9 @@ impl Manager {
         }
     }
 
-    fn settle_lowered(&mut self, b: &mut Bitmap, lower: &[u32]) {
-        for r in lower {
-            b.map.shift(*r, Region::Closing, Region::Clean);
+    fn settle_lowered(&mut self, b: &mut Bitmap, lower: &BTreeMap<u32, Region>) {
+        for (r, state) in lower {
+            b.map.shift(*r, Region::Closing, *state);
             b.dirty.remove(r);
         }
     }
@@ -549,6 +574,7 @@ impl Manager {
             (b.round, b.closing, b.close_at) = (None, None, None);
             b.asked.clear();
             b.dirty.clear();
+            b.zeroed.clear();
         }
         for pending in self.pending.values_mut() {
             match *pending {

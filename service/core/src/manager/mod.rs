@@ -303,6 +303,7 @@ impl Manager {
             Event::MemberFailed { member, status } => self.member_failed(member, status),
             Event::DirtyNeeded { volume } => self.dirty_needed(volume),
             Event::RegionNeeded { volume, region } => self.region_needed(volume, region),
+            Event::RegionZeroed { volume, region } => self.region_zeroed(volume, region),
             Event::ReadRepaired { member, offset, len } => self.read_repaired(member, offset, len),
             Event::DataLost { volume, offset, len } => {
                 let lost = self.lost_bytes.entry(volume).or_default();

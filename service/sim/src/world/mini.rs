@@ -239,7 +239,7 @@ impl World {
         match mail {
             ControlMail::Event(Event::MemberFailed { member, .. }) => self.mini_fail(member.0),
             // The volumes of this campaign have no bitmap.
-            ControlMail::Event(Event::RegionNeeded { .. }) => {}
+            ControlMail::Event(Event::RegionNeeded { .. } | Event::RegionZeroed { .. }) => {}
             ControlMail::Event(Event::DirtyNeeded { .. }) => {
                 let early = self.broken == Some(Break::EarlyDirty);
                 let mini = self.mini();

@@ -85,7 +85,7 @@ fn the_first_write_of_a_region_makes_it_zeros_and_dirty_and_the_next_one_asks_no
     assert!(content(&w, 1).iter().all(|b| *b == 0));
     assert!(content(&w, 2).contains(&OLD), "only that region");
     assert!(w.nudges > 0, "engines are told");
-    assert!(map(&w.view).touch(1));
+    assert!(map(&w.view).touch(1, false));
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn an_idle_region_becomes_clean_and_one_in_use_does_not() {
     // Every region is hot from its first write; one goes on.
     for _ in 0..8 {
         w.sleep();
-        assert!(map(&w.view).touch(2));
+        assert!(map(&w.view).touch(2, false));
     }
     assert_eq!(states(&w), [Region::Clean, Region::Clean, Region::Dirty, Region::Unwritten]);
     ask(&mut w, 0);
@@ -490,4 +490,58 @@ fn a_member_is_rebuilt_whole_when_nobody_can_say_what_it_has() {
     // The operator says so.
     let mut w = without_one(Level::Raid5, 0);
     assert_ne!(add(&mut w, 0, true), Ok(Answer::Member(MemberId(0))));
+}
+
+/// What an engine does with a request that zeroes a region as a whole, when all of it is done.
+fn zeroed(w: &mut World, region: u32) {
+    map(&w.view).begin_zeros(region);
+    assert!(map(&w.view).touch(region, true));
+    w.event(Event::RegionZeroed { volume: V, region });
+}
+
+#[test]
+fn a_discarded_region_is_unwritten_again() {
+    let mut w = with_bitmap(4, 0, Level::Raid5, 4);
+    ask(&mut w, 1);
+    w.run();
+    zeroed(&mut w, 1);
+    w.run();
+    assert_eq!(states(&w)[1], Region::Unwritten);
+    let w = w.crash(0).again(2, devices(0..4), false);
+    assert_eq!(states(&w), [Region::Unwritten; 4]);
+    assert!(w.stripes.is_empty());
+}
+
+#[test]
+fn a_write_at_any_moment_keeps_a_discarded_region() {
+    for steps in 0..30 {
+        let mut w = with_bitmap(4, 0, Level::Raid5, 4);
+        ask(&mut w, 1);
+        w.run();
+        zeroed(&mut w, 1);
+        for _ in 0..steps {
+            w.step();
+        }
+        let at_once = map(&w.view).touch(1, false);
+        let was = states(&w)[1];
+        if !at_once {
+            ask(&mut w, 1);
+        }
+        w.run();
+        assert_eq!(states(&w)[1], Region::Dirty, "after {steps} answers, when it was {was:?}");
+        let w = w.crash(0).again(2, devices(0..4), false);
+        assert_ne!(states(&w)[1], Region::Unwritten, "after {steps} answers: what was written would be gone");
+    }
+}
+
+#[test]
+fn the_power_goes_while_a_region_is_forgotten() {
+    let setup = || {
+        let mut w = with_bitmap(4, 0, Level::Raid5, 4);
+        ask(&mut w, 1);
+        ask(&mut w, 2);
+        w.run();
+        w
+    };
+    cut_everywhere(setup, |w| zeroed(w, 1));
 }
