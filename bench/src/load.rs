@@ -325,7 +325,13 @@ fn title(args: &LoadArgs) -> String {
     let cores: Vec<_> = args.core.iter().map(usize::to_string).collect();
     let cores = if cores.is_empty() { String::new() } else { format!(", core {}", cores.join(",")) };
     let size = show_size(args.bs);
-    format!("{what}: {}{mix}, {size}, depth {} on {} queue(s){cores}", args.rw.name(), args.qd, args.queues)
+    format!(
+        "{what}: {}{mix}, {size}, depth {} on {} queue{}{cores}",
+        args.rw.name(),
+        args.qd,
+        args.queues,
+        if args.queues == 1 { "" } else { "s" }
+    )
 }
 
 /// A table with a column for each result.

@@ -157,7 +157,9 @@ fn confirm(drives: &[&Drive], input: &mut impl BufRead, output: &mut impl Write)
         let mut line = String::new();
         input.read_line(&mut line).map_err(failed)?;
         if line.trim() != path {
-            return Err(format!("{path} was not confirmed; nothing was written"));
+            return Err(format!(
+                "{path} was not confirmed; nothing was written. Type its path when asked, or say --yes"
+            ));
         }
     }
     Ok(())

@@ -69,8 +69,8 @@ impl Connection {
             .map_err(|e| format!("--target {name} is not an address and a port, as in 127.0.0.1:4420: {e}"))?
             .next()
             .ok_or_else(|| format!("--target {name} has no address"))?;
-        let mut stream =
-            TcpStream::connect_timeout(&socket, PATIENCE).map_err(|e| format!("cannot connect to {name}: {e}"))?;
+        let mut stream = TcpStream::connect_timeout(&socket, PATIENCE)
+            .map_err(|e| format!("cannot connect to {name}: {e}; is a target listening there?"))?;
         stream
             .set_nodelay(true)
             .and_then(|()| stream.set_read_timeout(Some(PATIENCE)))
