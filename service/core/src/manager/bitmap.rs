@@ -367,7 +367,12 @@ impl Manager {
     }
 
     fn start_round(&mut self, at: usize, b: &mut Bitmap) -> bool {
-        if self.published < self.failed_at || !super::redundancy::volume_viable(&self.wanted.volumes[at]) {
+        let v = &self.wanted.volumes[at];
+        let whole = v.meta.iter().all(|g| !super::redundancy::degraded(g));
+        if whole && b.asked.is_empty() && b.lower.is_empty() {
+            return false;
+        }
+        if self.published < self.failed_at || !super::redundancy::volume_viable(v) {
             return false;
         }
         let kind = if let Some(copy) = self.next_copy(at, b) {
