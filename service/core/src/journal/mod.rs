@@ -19,3 +19,6 @@ pub use format::{
 pub use replay::{Fault, Item, Payload, Repair, Replay, Rot, Row, RowId, Summary};
 pub use ring::{Place, Ring, Usage};
 pub use scan::{Progress, Read, Scan, Shape};
+
+#[cfg(test)]
+mod tests;

@@ -53,7 +53,7 @@ pub struct Row<'a> {
     pub intents: &'a [Item],
 }
 
-/// A block of a record that may not count yet, to be copied to other copies of the ring.
+/// A block to be copied to other copies of the ring: the anchor, or a block of a record that may not count yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repair {
     /// The block of the ring.
@@ -86,7 +86,7 @@ pub struct Summary {
     pub blocks: u64,
     /// Sequence numbers from `end` on of which there is a trace: records that were being written when the power went.
     pub torn: u64,
-    /// Blocks of records before `end` that a copy did not have and another one had.
+    /// Blocks, of records before `end` and of the anchor, that a copy did not have and another one had.
     pub repaired: u64,
 }
 

@@ -13,13 +13,16 @@
 //!   lose an older one, and replay, which has to stop at the gap, would not find it.
 //! - Nothing of a record may reach a member before it counts. That is the caller's to keep; [`Ring::written`] checks it.
 //! - The tail moves only past records whose member writes are durable, or a crash would lose them with the cache.
+//! - A write past the journal revokes the row's older records with its intent. While their member writes may be in a cache
+//!   only, that would give up acknowledged data before the new data is there: such a row has to wait, or go through the
+//!   journal. [`Ring::may_bypass`] tells.
 //! - Space is free only when the anchor that leaves it behind is durable: an older anchor still leads replay into it.
 //! - One anchor is in flight at a time. Two would be in both anchor blocks at once, and a crash could tear them both.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::format::{Anchor, ENTRIES_MAX, Entry, Epoch, FIRST_BLOCK, Identity, compose};
+use super::format::{Anchor, ENTRIES_MAX, Entry, Epoch, FIRST_BLOCK, Identity, Kind, compose};
 
 /// A place in the ring for one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +96,9 @@ pub struct Ring {
     anchor_at: u64,
     /// It is not yet durable.
     anchoring: bool,
+    /// By a hash of the stripe, the newest record with payload for it. Stripes may share a place: then one looks as recent as
+    /// the other, which costs a bypass and nothing else. Nothing is ever taken out, because the tail outdates it.
+    recent: Box<[u64]>,
 }
 
 impl Ring {
@@ -120,6 +126,7 @@ impl Ring {
             generation,
             anchor_at: 0,
             anchoring: false,
+            recent: vec![0; (blocks as usize).next_power_of_two()].into(),
         };
         let anchor = ring.write_anchor();
         (ring, anchor)
@@ -189,8 +196,21 @@ impl Ring {
     /// # Panics
     /// If `header` is not a block, there are more entries than [`ENTRIES_MAX`], or their payload blocks are not as many as
     /// the place has.
-    pub fn compose(&self, place: &Place, entries: impl IntoIterator<Item = Entry>, header: &mut [u8]) {
-        compose(header, &self.identity, self.epoch, place, entries);
+    pub fn compose(&mut self, place: &Place, entries: impl IntoIterator<Item = Entry>, header: &mut [u8]) {
+        let mask = self.recent.len() - 1;
+        let recent = &mut self.recent;
+        let noted = entries.into_iter().inspect(|e| {
+            if e.kind != Kind::Intent {
+                recent[hash(e.group, e.stripe) & mask] = place.sequence;
+            }
+        });
+        compose(header, &self.identity, self.epoch, place, noted);
+    }
+
+    /// Whether rows of this stripe may be written past the journal: no record with payload for it is left whose member writes
+    /// may not be durable. If not, the write goes through the journal, or waits for a flush and [`Ring::advance`].
+    pub fn may_bypass(&self, group: u32, stripe: u32) -> bool {
+        self.recent[hash(group, stripe) & (self.recent.len() - 1)] < self.tail
     }
 
     /// A record is durable on all live copies. Returns the records that count from now on, often none or many.
@@ -282,4 +302,9 @@ impl Ring {
         debug_assert!(self.next_at - self.reusable_at <= u64::from(self.capacity()));
         debug_assert_eq!(self.slots.len() as u64, self.next - self.tail);
     }
+}
+
+fn hash(group: u32, stripe: u32) -> usize {
+    let x = (u64::from(group) << 32 | u64::from(stripe)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (x >> 32) as usize
 }

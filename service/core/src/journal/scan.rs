@@ -10,6 +10,7 @@
 //! replay goes on behind it. Which of the two it is may be known only at the other end of the ring; items are kept until
 //! then and cut off at the end.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use super::format::{Anchor, FIRST_BLOCK, INTENT, Identity, Kind, PAYLOAD, RawEntry, has_payload};
@@ -92,7 +93,12 @@ pub struct Scan {
     phase: Phase,
     fetches: Fetches,
     window: Window,
+    /// The anchors that were found, by copy and block.
+    anchors: Vec<(u8, u32, Anchor)>,
+    /// The newest one.
     anchor: Option<Anchor>,
+    /// Its block, and the copies that have it there, as a bit mask.
+    anchor_at: (u32, u8),
     /// Blocks walked since the tail.
     walked: u64,
     /// The next record's number.
@@ -128,7 +134,9 @@ impl Scan {
             phase: if possible { Phase::Anchors } else { Phase::Done },
             fetches,
             window: Window::new(),
+            anchors: Vec::new(),
             anchor: None,
+            anchor_at: (0, 0),
             walked: 0,
             expected: 0,
             expected_at: 0,
@@ -158,7 +166,7 @@ impl Scan {
         }
         if let Some(bytes) = bytes {
             match (self.phase, &self.anchor) {
-                (Phase::Anchors, _) => self.take_anchors(bytes),
+                (Phase::Anchors, _) => self.take_anchors(read, bytes),
                 (Phase::Records, Some(anchor)) => self.window.take(read, bytes, &self.shape.identity, anchor.epoch),
                 _ => {}
             }
@@ -208,7 +216,9 @@ impl Scan {
             .collect();
         let lost: u64 = rot.iter().map(|r| r.last - r.first + 1).sum();
         self.items.retain(|i| i.sequence < end);
-        let repairs: Vec<Repair> = self.repairs.into_iter().filter(|r| r.0 < end).map(|r| r.1).collect();
+        let (anchor_block, anchor_copies) = self.anchor_at;
+        let mut repairs: Vec<Repair> = repair(self.shape.copies, anchor_block, anchor_copies).into_iter().collect();
+        repairs.extend(self.repairs.iter().filter(|r| r.0 < end).map(|r| r.1));
         let summary = Summary {
             end,
             records: end - anchor.tail - lost,
@@ -219,21 +229,28 @@ impl Scan {
         Ok(Replay::new(anchor, self.items, repairs, rot, summary))
     }
 
-    /// Of two anchors the one of the later epoch is the newer, and in an epoch the one with the higher generation.
-    fn take_anchors(&mut self, bytes: &[u8]) {
-        let age = |a: &Anchor| (a.epoch.number, a.generation);
-        for bytes in bytes.chunks_exact(BLOCK_SIZE as usize) {
+    fn take_anchors(&mut self, read: Read, bytes: &[u8]) {
+        for (block, bytes) in (read.block..).zip(bytes.chunks_exact(BLOCK_SIZE as usize)) {
             let found = Anchor::decode(bytes, &self.shape.identity, self.shape.blocks);
-            if let Some(found) = found
-                && self.anchor.as_ref().is_none_or(|a| age(a) < age(&found))
-            {
-                self.anchor = Some(found);
-            }
+            self.anchors.extend(found.map(|a| (read.copy, block, a)));
         }
+    }
+
+    /// Of two anchors the one of the later epoch is the newer, and in an epoch the one with the higher generation. The order
+    /// of the answers must not show, not even where copies contradict each other.
+    fn choose_anchor(&mut self) {
+        let newest = |(copy, block, a): &(u8, u32, Anchor)| (Reverse((a.epoch.number, a.generation)), *copy, *block);
+        let Some((_, block, anchor)) = self.anchors.iter().min_by_key(|a| newest(a)).copied() else { return };
+        let same = self.anchors.iter().filter(|a| (a.1, a.2) == (block, anchor));
+        self.anchor_at = (block, same.fold(0, |mask, a| mask | 1 << a.0));
+        self.anchor = Some(anchor);
     }
 
     /// A range has been read on all copies.
     fn go_on(&mut self) {
+        if self.phase == Phase::Anchors {
+            self.choose_anchor();
+        }
         match (self.phase, self.anchor) {
             (Phase::Anchors, Some(anchor)) => {
                 self.phase = Phase::Records;
@@ -285,7 +302,8 @@ impl Scan {
             let sequence = h.header.sequence;
             sequence >= expected && sequence - expected <= skipped && u64::from(h.header.payload) <= room
         };
-        if let Some(head) = self.window.heads(block).filter(fits).max_by_key(|h| h.header.sequence).copied() {
+        let best = |h: &&Head| (h.header.sequence, Reverse(h.copies.trailing_zeros()));
+        if let Some(head) = self.window.heads(block).filter(fits).max_by_key(best).copied() {
             self.begin_record(block, &head);
         }
     }
@@ -359,14 +377,20 @@ impl Scan {
 
     /// Notes the copies that do not have a block of a record.
     fn compare_copies(&mut self, sequence: u64, block: u32, having: u8) {
-        let all = (1u16 << self.shape.copies) as u8;
-        let to = all.wrapping_sub(1) & !having;
-        if to != 0 && sequence <= self.durable {
+        let Some(repair) = repair(self.shape.copies, block, having) else { return };
+        if sequence <= self.durable {
             self.repaired += 1;
-        } else if to != 0 {
-            self.repairs.push_back((sequence, Repair { block, from: having.trailing_zeros() as u8, to }));
+        } else {
+            self.repairs.push_back((sequence, repair));
         }
     }
+}
+
+/// What makes a block equal on all copies, if only some have it.
+fn repair(copies: u8, block: u32, having: u8) -> Option<Repair> {
+    let all = ((1u16 << copies) - 1) as u8;
+    let to = all & !having;
+    (to != 0).then(|| Repair { block, from: having.trailing_zeros() as u8, to })
 }
 
 fn row_of(entry: &RawEntry) -> RowId {
