@@ -138,7 +138,7 @@ pub struct ArrayCreate {
     #[arg(long, value_parser = size::parse_positive, value_name = "SIZE")]
     pub extent: Option<u64>,
     /// Number of shards, fixed for the array's life [default: 16]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub shards: Option<u32>,
     /// Overwrite members that carry a signature of something else
     #[arg(long)]

@@ -359,7 +359,8 @@ impl Backend for Control {
         let running = self.0.array(array)?;
         running.command(Command::RemoveMember(MemberId(member))).await?;
         running.release_unused().await;
-        self.0.remember(&running)
+        self.0.remember_changed(&running);
+        Ok(())
     }
 
     async fn replace_member(&self, array: &str, member: u16, with: Option<NewDevice>) -> Result<String> {
@@ -376,7 +377,7 @@ impl Backend for Control {
                 let command = Command::ReplaceMember { member, device: None, uuid: random_uuid(), wipe: false };
                 running.command(command).await?;
                 running.release_unused().await;
-                self.0.remember(&running)?;
+                self.0.remember_changed(&running);
             }
         }
         // The rebuild begins with the commit that recorded the replacement; an array without volumes has nothing to rebuild.

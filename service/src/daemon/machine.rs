@@ -141,7 +141,19 @@ impl Daemon {
 
     /// The running array of this name.
     pub fn array(&self, name: &str) -> Result<Arc<Array>, Error> {
-        lock(&self.arrays).get(name).cloned().ok_or_else(|| Error::no_array(name))
+        if let Some(array) = lock(&self.arrays).get(name) {
+            return Ok(array.clone());
+        }
+        Err(match lock(&self.waiting).get(name) {
+            Some(why) => {
+                let text = format!(
+                    "array '{name}' is not assembled: {why}. 'raidctl array show {name}' tells when it is, 'raidctl array \
+                     assemble' names its members anew"
+                );
+                Error::new(Kind::FailedPrecondition, text).because("NOT_ASSEMBLED").with("array", name)
+            }
+            None => Error::no_array(name),
+        })
     }
 
     /// Opening may touch slow devices.
@@ -168,8 +180,10 @@ impl Daemon {
         let _change = self.changing.lock().await;
         let known = lock(&self.state).state.arrays.iter().any(|a| a.name == spec.name);
         if known || lock(&self.arrays).contains_key(&spec.name) {
-            let text =
-                format!("there is an array '{}' already: choose another name, or delete that one first", spec.name);
+            let text = format!(
+                "there is an array '{0}' already: choose another name, or 'raidctl array delete {0}' first ('array stop {0}' if it could not be assembled)",
+                spec.name
+            );
             return Err(Error::new(Kind::AlreadyExists, text).with("array", &spec.name));
         }
         let absent: Vec<String> =
@@ -208,19 +222,41 @@ impl Daemon {
             infos,
         );
         let array = Array::start(&self.machine, devices, manager).await?;
-        self.adopt(array)
-    }
-
-    /// Puts a started array among the others and remembers its members.
-    fn adopt(&self, array: Arc<Array>) -> Result<(), Error> {
-        lock(&self.arrays).insert(array.name.clone(), array.clone());
-        lock(&self.waiting).remove(&array.name);
-        self.remember(&array)?;
-        self.changed();
+        if let Err(e) = self.remember(&array) {
+            // Made and forgotten would be worse than refused: whoever tries again finds the members taken. Nobody has
+            // seen the array yet, so nothing is on it.
+            lock(&self.state).forget(&array.name);
+            let undone = array.command(manager::Command::Delete).await;
+            array.leave().await;
+            undone?;
+            return Err(e);
+        }
+        self.adopt(array);
         Ok(())
     }
 
-    pub(super) fn remember(&self, array: &Array) -> Result<(), Error> {
+    /// Puts a started array among the others.
+    fn adopt(&self, array: Arc<Array>) {
+        lock(&self.waiting).remove(&array.name);
+        lock(&self.arrays).insert(array.name.clone(), array);
+        self.changed();
+    }
+
+    /// Remembers an array's members after a change that is done and stays: a state that cannot be saved is an event, for
+    /// an error would say that nothing was changed.
+    pub(super) fn remember_changed(&self, array: &Array) {
+        if let Err(e) = self.remember(array) {
+            self.not_saved(&array.name, &e);
+        }
+    }
+
+    fn not_saved(&self, array: &str, e: &Error) {
+        tracing::error!("array '{array}' was changed, but {e}; the next change that can be saved saves this one too");
+        let resource = format!("arrays/{array}");
+        self.machine.events.publish(manager::Severity::Error, "state-not-saved", &resource, &e.message);
+    }
+
+    fn remember(&self, array: &Array) -> Result<(), Error> {
         let status = array.status();
         let mut state = lock(&self.state);
         state.remember(KnownArray {
@@ -238,23 +274,31 @@ impl Daemon {
         for address in addresses {
             devices.push(self.open(address, None).await?);
         }
-        let array = self.assemble_devices(devices, force).await?;
+        let array = self.assemble_devices(devices, force, None).await?;
         let name = array.name.clone();
         if lock(&self.arrays).contains_key(&name) {
             array.leave().await;
             let text = format!("an array of the name '{name}' is assembled already: stop that one first");
             return Err(Error::new(Kind::AlreadyExists, text).with("array", &name));
         }
-        self.adopt(array)?;
+        array.release_unused().await;
+        self.remember_changed(&array);
+        self.adopt(array);
         self.restore_exports(&name).await;
         Ok(name)
     }
 
-    async fn assemble_devices(self: &Arc<Self>, devices: Vec<Device>, force: bool) -> Result<Arc<Array>, Error> {
+    /// Assembles; with `expect`, the array of that UUID from whichever of the devices belong to it.
+    async fn assemble_devices(
+        self: &Arc<Self>,
+        devices: Vec<Device>,
+        force: bool,
+        expect: Option<[u8; 16]>,
+    ) -> Result<Arc<Array>, Error> {
         let infos = devices.iter().map(|d| d.info.clone()).collect();
         let manager = Manager::assemble(
             reactor::now(),
-            manager::Config::default(),
+            manager::Config { expect, ..manager::Config::default() },
             super::host::FIRST,
             random_uuid(),
             infos,
@@ -267,6 +311,8 @@ impl Daemon {
     /// them; one that cannot be assembled is said, and the others go on.
     pub async fn assemble_known(self: &Arc<Self>) {
         let known = lock(&self.state).state.arrays.clone();
+        // At once, so that nobody is told that there is no such array.
+        lock(&self.waiting).extend(known.iter().map(|a| (a.name.clone(), "its members are being read".to_string())));
         for array in known {
             let wait = Duration::from_secs(self.common.assembly_wait);
             let missing = |addresses: &[String]| -> Vec<String> {
@@ -283,6 +329,13 @@ impl Daemon {
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
+            // From here on as any other change: an operator may have assembled or forgotten the array meanwhile, and one
+            // array assembled twice would have two histories.
+            let _change = self.changing.lock().await;
+            let wanted = lock(&self.state).state.arrays.iter().any(|a| a.name == array.name);
+            if !wanted || lock(&self.arrays).contains_key(&array.name) {
+                continue;
+            }
             let mut devices = Vec::new();
             for address in &array.addresses {
                 match self.open(address, None).await {
@@ -290,13 +343,14 @@ impl Daemon {
                     Err(e) => tracing::warn!("array '{}' goes on without a member: {e}", array.name),
                 }
             }
-            let result = async {
-                let _change = self.changing.lock().await;
-                let started = self.assemble_devices(devices, false).await?;
-                self.adopt(started)
-            };
-            match result.await {
-                Ok(()) => self.restore_exports(&array.name).await,
+            let expect = uuid::Uuid::parse_str(&array.uuid).ok().map(uuid::Uuid::into_bytes);
+            match self.assemble_devices(devices, false, expect).await {
+                Ok(started) => {
+                    started.release_unused().await;
+                    self.remember_changed(&started);
+                    self.adopt(started);
+                    self.restore_exports(&array.name).await;
+                }
                 Err(e) => {
                     let text = format!("array '{}' was not assembled: {e}", array.name);
                     tracing::error!("{text}");
@@ -348,18 +402,43 @@ impl Daemon {
     /// Stops or deletes an array.
     pub async fn end_array(self: &Arc<Self>, name: &str, delete: bool) -> Result<(), Error> {
         let _change = self.changing.lock().await;
+        if lock(&self.waiting).contains_key(name) {
+            return self.end_waiting(name, delete);
+        }
         let array = self.array(name)?;
         self.refuse_exported(name, None)?;
         let command = if delete { manager::Command::Delete } else { manager::Command::Stop };
         array.command(command).await?;
         lock(&self.arrays).remove(name);
         array.leave().await;
-        let mut state = lock(&self.state);
-        state.forget(name);
-        state.save().map_err(|e| Error::new(Kind::Device, e))?;
-        drop(state);
+        let saved = self.forget(name);
+        if let Err(e) = saved {
+            self.not_saved(name, &e);
+        }
         self.changed();
         Ok(())
+    }
+
+    /// Forgets an array that is waited for or that could not be assembled. Its members are not touched.
+    fn end_waiting(&self, name: &str, delete: bool) -> Result<(), Error> {
+        if delete {
+            let text = format!(
+                "array '{name}' is not assembled, so its members cannot be erased: 'raidctl array stop {name}' makes raidd \
+                 forget it and leaves them as they are; to use them for something else, name them with --wipe"
+            );
+            return Err(Error::new(Kind::FailedPrecondition, text).because("NOT_ASSEMBLED").with("array", name));
+        }
+        self.refuse_exported(name, None)?;
+        self.forget(name)?;
+        lock(&self.waiting).remove(name);
+        self.changed();
+        Ok(())
+    }
+
+    fn forget(&self, name: &str) -> Result<(), Error> {
+        let mut state = lock(&self.state);
+        state.forget(name);
+        state.save().map_err(|e| Error::new(Kind::Device, e))
     }
 
     pub(super) async fn add_device(
@@ -368,6 +447,8 @@ impl Daemon {
         device: NewDevice,
         command: impl FnOnce(manager::DeviceInfo) -> manager::Command,
     ) -> Result<manager::Answer, Error> {
+        // One at a time: a refusal removes the file that it made, which another call may have opened by then.
+        let _change = self.changing.lock().await;
         let array = self.array(name)?;
         let path = absolute(&device.address);
         let made = device.create_size.is_some() && !std::path::Path::new(&path).exists();
@@ -380,7 +461,7 @@ impl Daemon {
         }
         let answer = result?;
         array.release_unused().await;
-        self.remember(&array)?;
+        self.remember_changed(&array);
         Ok(answer)
     }
 
@@ -422,10 +503,19 @@ impl Daemon {
         let listen = spec.listen.iter().map(SocketAddr::to_string).collect();
         let export = Export { volume, nqn: spec.nqn, nsid, listen, hosts, any_host };
         self.serve(&export).await?;
-        let mut state = lock(&self.state);
-        state.state.exports.push(export);
-        state.save().map_err(|e| Error::new(Kind::Device, e))?;
-        drop(state);
+        let saved = {
+            let mut state = lock(&self.state);
+            state.state.exports.push(export.clone());
+            let saved = state.save();
+            if saved.is_err() {
+                state.state.exports.retain(|e| *e != export);
+            }
+            saved
+        };
+        if let Err(e) = saved {
+            self.unserve(&export).await?;
+            return Err(Error::new(Kind::Device, e));
+        }
         self.changed();
         Ok(nsid)
     }
@@ -482,18 +572,27 @@ impl Daemon {
         let _change = self.changing.lock().await;
         let export = lock(&self.state).state.exports.iter().find(|e| e.nqn == nqn && e.nsid == nsid).cloned();
         let Some(export) = export else { return Err(Error::no_export(nqn, nsid)) };
-        let others: Vec<Export> = lock(&self.state).state.exports.iter().filter(|e| **e != export).cloned().collect();
-        let target = self.target.clone();
-        let (gone, left) = (export.clone(), others.clone());
-        tokio::task::spawn_blocking(move || withdraw(&target, &gone, &left))
-            .await
-            .map_err(|e| Error::new(Kind::Internal, format!("the target panicked: {e}")))??;
-        let mut state = lock(&self.state);
-        state.state.exports = others;
-        state.save().map_err(|e| Error::new(Kind::Device, e))?;
-        drop(state);
+        self.unserve(&export).await?;
+        let saved = {
+            let mut state = lock(&self.state);
+            state.state.exports.retain(|e| *e != export);
+            state.save()
+        };
+        if let Err(e) = saved {
+            let (array, _) = export.volume.split_once('/').unwrap_or((&export.volume, ""));
+            self.not_saved(array, &Error::new(Kind::Device, e));
+        }
         self.changed();
         Ok(())
+    }
+
+    /// Takes an export from the target, and its listeners where no other export needs them.
+    async fn unserve(&self, export: &Export) -> Result<(), Error> {
+        let others = lock(&self.state).state.exports.iter().filter(|e| *e != export).cloned().collect::<Vec<_>>();
+        let (target, gone) = (self.target.clone(), export.clone());
+        tokio::task::spawn_blocking(move || withdraw(&target, &gone, &others))
+            .await
+            .map_err(|e| Error::new(Kind::Internal, format!("the target panicked: {e}")))?
     }
 
     /// Orderly end: hosts are let go, arrays are flushed and marked clean, reactors stop.

@@ -95,7 +95,10 @@ impl StateDir {
             fs::File::open(self.file.parent().unwrap_or(Path::new(".")))?.sync_all()
         };
         write().map_err(|e| {
-            format!("the state {} cannot be saved: {e}; the change is lost at the next start", self.file.display())
+            format!(
+                "the state {} cannot be saved: {e}; free space or mend the permissions there, and try again",
+                self.file.display()
+            )
         })
     }
 

@@ -1,8 +1,9 @@
 //! The real binaries in a temporary directory.
 #![allow(dead_code)] // each test binary uses its own part
 
+pub mod array;
+
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -34,11 +35,6 @@ impl Drop for TempDir {
     }
 }
 
-/// A port that nobody listens on.
-pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port()
-}
-
 /// The control program, built beside the daemon.
 pub fn raidctl_path() -> PathBuf {
     let path = Path::new(env!("CARGO_BIN_EXE_raidd")).with_file_name("raidctl");
@@ -62,25 +58,26 @@ impl Daemon {
         daemon
     }
 
+    /// The same with a page on a port that the system picks.
+    pub fn serve_with_page(dir: &TempDir) -> Daemon {
+        let mut daemon = Daemon::spawn(dir, "127.0.0.1:0", &[]);
+        daemon.wait_ready();
+        daemon
+    }
+
     /// `raidd serve`, started and not waited for.
     pub fn try_serve(dir: &TempDir, extra: &[&str]) -> Daemon {
+        Daemon::spawn(dir, "none", extra)
+    }
+
+    fn spawn(dir: &TempDir, http: &str, extra: &[&str]) -> Daemon {
         let state = dir.path("state");
         let log = dir.path("raidd.log");
         let out = fs::OpenOptions::new().create(true).append(true).open(&log).expect("a log");
         let child = Command::new(env!("CARGO_BIN_EXE_raidd"))
-            .args([
-                "serve",
-                "--http",
-                "none",
-                "--reactors",
-                "2",
-                "--buffer-mib",
-                "32",
-                "--assembly-wait",
-                "1",
-                "--state-dir",
-            ])
+            .args(["serve", "--http", http, "--reactors", "2", "--buffer-mib", "32", "--state-dir"])
             .arg(&state)
+            .args(if extra.contains(&"--assembly-wait") { &[][..] } else { &["--assembly-wait", "1"] })
             .args(extra)
             .stdin(Stdio::null())
             .stdout(out.try_clone().expect("a second handle"))
@@ -133,15 +130,16 @@ impl Daemon {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// `raidctl` that must be refused; its message.
-    pub fn refused(&self, arguments: &[&str]) -> String {
+    /// `raidctl` that must be refused with this exit code, and with a message that holds every one of the texts: what
+    /// happened, to what, and what to do.
+    pub fn refused(&self, arguments: &[&str], code: i32, texts: &[&str]) {
         let output = self.run(arguments);
-        assert!(
-            !output.status.success(),
-            "raidctl {arguments:?} was not refused: {}",
-            String::from_utf8_lossy(&output.stdout)
-        );
-        String::from_utf8_lossy(&output.stderr).into_owned()
+        let (out, message) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.status.code(), Some(code), "raidctl {arguments:?}: {out}{message}");
+        for text in texts {
+            assert!(message.contains(text), "raidctl {arguments:?}: no '{text}' in: {message}");
+        }
+        assert!(!message.contains("panicked"), "{message}");
     }
 
     /// Waits until `array show --check` finds the array healthy.

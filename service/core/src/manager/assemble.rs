@@ -158,6 +158,7 @@ impl Manager {
 
     /// Sorts out the superblock copies and orders the repair of bad ones.
     fn read_superblocks(&mut self, t: &mut AssembleTask) -> Result<(), ManageError> {
+        let mut last = None;
         for d in t.devices.clone() {
             let a = self.task_io.take_read(d.id, COPY_A);
             let b = self.task_io.take_read(d.id, COPY_B);
@@ -187,23 +188,20 @@ impl Manager {
                 // Copy A is written last: where both are whole and differ, it is the newer one.
                 (Ok(a), _) => (a, Some(("at its end", false))),
                 (Err(_), Ok(b)) => (b, Some(("at its start", true))),
-                (Err(Corrupt::NoMagic), Err(Corrupt::NoMagic)) => {
-                    return Err(refuse(
-                        ErrorKind::FailedPrecondition,
-                        format!("{} has no raidd superblock: it is no member of an array; leave it out", d.address),
-                    ));
-                }
                 (Err(a), Err(b)) => {
-                    return Err(refuse(
-                        ErrorKind::Corrupt,
-                        format!(
-                            "both superblock copies of {} are corrupt (start: {a}; end: {b}). Leave the device out to \
-                             assemble without it, and add it again with 'raidctl member add --wipe'",
-                            d.address
-                        ),
-                    ));
+                    let refusal = unrecognised(&d.address, &a, &b);
+                    if self.config.expect.is_none() {
+                        return Err(refusal);
+                    }
+                    self.left_out(&refusal.message);
+                    last = Some(refusal);
+                    continue;
                 }
             };
+            if self.config.expect.is_some_and(|uuid| uuid != sb.array_uuid) {
+                self.left_out(&format!("{} is a member of another array, '{}'", d.address, sb.array_name));
+                continue;
+            }
             if d.size < sb.size {
                 let message = format!(
                     "{} has {}, but had {} when it became a member; it is left out, as if it were missing",
@@ -217,9 +215,17 @@ impl Manager {
             t.found.push(Found { device: d, sb, slots: [None, None], repair });
         }
         if t.found.is_empty() {
-            return Err(refuse(ErrorKind::Device, "none of the devices can be read as a member; nothing was changed"));
+            return Err(last.unwrap_or_else(|| {
+                refuse(ErrorKind::Device, "none of the devices can be read as a member; nothing was changed")
+            }));
         }
         Ok(())
+    }
+
+    /// Says that a device goes unused. What it carries is not touched.
+    fn left_out(&mut self, why: &str) {
+        let message = format!("{why}. The array is assembled as if the device were missing, and it is not touched");
+        self.notice(Severity::Error, "member-unrecognised", None, None, message);
     }
 
     /// Puts the decision in force: nothing has been written until here.
@@ -259,4 +265,17 @@ impl Manager {
             self.notice(Severity::Warning, "superblock-repaired", Some(member), None, message);
         }
     }
+}
+
+/// The refusal of a device without a whole superblock copy.
+fn unrecognised(address: &str, start: &Corrupt, end: &Corrupt) -> ManageError {
+    if let (Corrupt::NoMagic, Corrupt::NoMagic) = (start, end) {
+        let message = format!("{address} has no raidd superblock: it is no member of an array; leave it out");
+        return refuse(ErrorKind::FailedPrecondition, message);
+    }
+    let message = format!(
+        "both superblock copies of {address} are corrupt (start: {start}; end: {end}). Leave the device out to assemble \
+         without it, and add it again with 'raidctl member add --wipe'"
+    );
+    refuse(ErrorKind::Corrupt, message)
 }

@@ -298,11 +298,15 @@ pub struct Config {
     /// Bytes of the smallest extent that a creation may ask for. Smaller ones make the configuration large for nothing;
     /// the simulator has them, so that it can resync and compare a whole volume thousands of times a second.
     pub least_extent: u64,
+    /// Assemble this array with nobody there to ask: a device that turns out to be no member of it (another disk took the
+    /// path, both superblock copies are gone) is left out as if it were missing. With `None` an operator named the devices,
+    /// and one that does not belong is refused: leaving it out would make the member that was meant stale.
+    pub expect: Option<Uuid>,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config { window: 8, clean_after: 5_000_000_000, read_error_limit: 64, least_extent: 1 << 20 }
+        Config { window: 8, clean_after: 5_000_000_000, read_error_limit: 64, least_extent: 1 << 20, expect: None }
     }
 }
 

@@ -189,7 +189,10 @@ impl Manager {
         if self.wanted.volumes.iter().any(|v| v.name == spec.name) {
             return Err(refuse(
                 ErrorKind::AlreadyExists,
-                format!("array '{}' has a volume '{}' already", self.identity.name, spec.name),
+                format!(
+                    "array '{}' has a volume '{}' already: choose another name, or delete that one first",
+                    self.identity.name, spec.name
+                ),
             ));
         }
         if !matches!(spec.block_size, 512 | 4096) {

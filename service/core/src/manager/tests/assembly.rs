@@ -259,6 +259,36 @@ fn devices_that_do_not_belong_together_are_refused() {
 }
 
 #[test]
+fn with_nobody_to_ask_what_is_no_member_counts_as_missing_and_is_not_touched() {
+    // Blank, both copies rotten, a member of another array: none of them keeps a redundant array offline.
+    for kind in 0..3 {
+        let mut disks = stopped(3, Level::Raid5, 3).disks;
+        match kind {
+            0 => drop(disks.insert(1, Disk::default())),
+            1 => [100, end_copy_offset(SIZE) + 100].iter().for_each(|at| disks.get_mut(&1).unwrap().corrupt(*at)),
+            _ => {
+                let other = ArraySpec { name: "other".into(), uuid: uuid(9), ..spec(1, 0) };
+                let w = World::creating(disks, other, devices(5..6)).tap();
+                disks = w.disks;
+                let stranger = disks[&5].clone();
+                disks.insert(1, stranger);
+            }
+        }
+        let before = disks[&1].read(0, SIZE);
+        let refused = World::assembling(disks.clone(), 1, devices(0..3), false).tap();
+        assert!(refused.replies[&0].is_err(), "kind {kind}: an operator named it");
+        let w = World::expecting(disks.clone(), 1, devices(0..3), uuid(200)).tap();
+        assert_eq!(w.replies[&0], Ok(Answer::Done), "kind {kind}");
+        assert!(w.noticed("member-unrecognised").is_some_and(|n| n.message.contains("/dev/sd1")), "kind {kind}");
+        assert_eq!(w.health(), [Health::Degraded], "kind {kind}");
+        assert!(w.disks[&1].read(0, SIZE) == before, "kind {kind}: it was written to");
+        // The wrong ones alone are a refusal that says why.
+        let none = World::expecting(disks, 1, devices(1..2), uuid(200)).tap();
+        assert!(none.replies[&0].is_err(), "kind {kind}");
+    }
+}
+
+#[test]
 fn an_unreadable_or_shrunk_device_counts_as_missing() {
     let mut w = stopped(3, Level::Raid5, 3);
     w.disks.get_mut(&1).unwrap().unreadable = true;

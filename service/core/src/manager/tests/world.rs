@@ -220,6 +220,12 @@ impl World {
         World::with(m, disks)
     }
 
+    /// As a start does it, with nobody there to ask.
+    pub fn expecting(disks: BTreeMap<u16, Disk>, history: u8, devices: Vec<DeviceInfo>, array: Uuid) -> World {
+        let config = Config { expect: Some(array), ..Config::default() };
+        World::with(Manager::assemble(Tick(0), config, CommandTag(0), uuid(history), devices, false), disks)
+    }
+
     /// A running array of `members` with `spares` of them spare.
     pub fn array(members: u16, spares: u16) -> World {
         let mut w = World::creating(World::blank(members + 4), spec(members, spares), devices(0..members));
