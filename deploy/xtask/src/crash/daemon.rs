@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long the daemon may take to start, assemble, and export.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What a daemon is started with.
 pub struct Daemon {
@@ -42,7 +42,17 @@ impl Daemon {
         let log =
             fs::OpenOptions::new().create(true).append(true).open(&path).map_err(|e| format!("raidd.log: {e}"))?;
         let mut command = Command::new(&self.raidd);
-        command.args(["serve", "--http", "none", "--reactors", "2", "--enable-faults", "--volatile-cache"]);
+        command.args([
+            "serve",
+            "--http",
+            "none",
+            "--reactors",
+            "2",
+            "--assembly-wait",
+            "1",
+            "--enable-faults",
+            "--volatile-cache",
+        ]);
         command.arg(seed.to_string()).arg("--state-dir").arg(self.work.join("state"));
         command.arg("--control").arg(self.socket());
         if lies {
@@ -60,7 +70,8 @@ impl Daemon {
         })
     }
 
-    fn wait(&mut self, what: &str, ready: impl Fn(&Daemon) -> Result<(), String>) -> Result<(), String> {
+    /// Waits for a state of it.
+    pub fn wait(&mut self, what: &str, ready: impl Fn(&Daemon) -> Result<(), String>) -> Result<(), String> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let Err(e) = ready(self) else { return Ok(()) };

@@ -41,9 +41,16 @@ pub struct Options {
     /// Decides levels, load, moments, and what the caches lose [default: another one each time]
     #[arg(long)]
     seed: Option<u64>,
-    /// Consistency policy of the volumes, as raidctl names it
-    #[arg(long, default_value = "resync")]
-    policy: String,
+    /// Consistency policies of the volumes, in turn, as raidctl names them
+    #[arg(long, value_delimiter = ',', default_value = "bitmap,resync", value_name = "LIST")]
+    policy: Vec<String>,
+    /// Levels of the volumes, in turn [default: 5, 6 and 10 in an order that the seed decides]
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    level: Vec<String>,
+    /// With each kill a member is lost, and is replaced after the check. For volumes that survive that: mirrors, and levels
+    /// with parity that have a journal
+    #[arg(long)]
+    lose_member: bool,
     /// After the last kill, go on over drives that answer flushes and do not do them: the checks must find what that loses
     #[arg(long)]
     control: bool,
@@ -55,7 +62,25 @@ pub struct Options {
 impl Options {
     /// What the full test runs.
     pub fn in_tests() -> Options {
-        Options { kills: 3, seed: Some(1), policy: "resync".to_string(), control: true, r#break: None }
+        let policy = ["bitmap", "resync"].map(String::from).to_vec();
+        let (level, lose_member) = (Vec::new(), false);
+        Options { kills: 3, seed: Some(1), policy, level, lose_member, control: true, r#break: None }
+    }
+
+    /// The command that repeats a run.
+    fn command(&self, seed: u64) -> String {
+        let mut out =
+            format!("cargo xtask crash --kills {} --seed {seed} --policy {}", self.kills, self.policy.join(","));
+        if !self.level.is_empty() {
+            out += &format!(" --level {}", self.level.join(","));
+        }
+        let flags = [
+            (self.lose_member, " --lose-member"),
+            (self.control, " --control"),
+            (self.r#break.is_some(), " --break ignored-flush"),
+        ];
+        flags.iter().filter(|(on, _)| *on).for_each(|(_, flag)| out += flag);
+        out
     }
 }
 
@@ -74,15 +99,12 @@ pub fn run(options: &Options) -> Result<(), String> {
     let begin = Instant::now();
     let result = Crash::new(seed, options).and_then(|mut crash| crash.play(options));
     result.map_err(|e| {
-        let broken = options.r#break.map(|_| " --break ignored-flush").unwrap_or_default();
         format!(
             "crash test failed with seed {seed}: {e}\n\
              logs, console and members are in {}\n\
-             repeat it with: cargo xtask crash --kills {} --seed {seed} --policy {}{broken}{}",
+             repeat it with: {}",
             work().display(),
-            options.kills,
-            options.policy,
-            if options.control { " --control" } else { "" }
+            options.command(seed)
         )
     })?;
     println!("crash: all held over {} kills, seed {seed}, {:.0} s", options.kills, begin.elapsed().as_secs_f64());
@@ -98,6 +120,8 @@ struct Crash {
     rng: Rng,
     daemon: Daemon,
     guest: Guest,
+    members: Vec<PathBuf>,
+    lose_member: bool,
     /// Rounds of load so far.
     round: u32,
 }
@@ -114,28 +138,30 @@ impl Crash {
         let mut daemon = Daemon::new(&bin, work.clone(), ([127, 0, 0, 1], port).into());
         daemon.start(rng.next() >> 32, false)?;
         let mut create = vec!["array".to_string(), "create".into(), "crash".into(), "--size".into(), "1GiB".into()];
-        for i in 0..MEMBERS {
-            create.extend(["--member".to_string(), work.join(format!("members/{i}")).display().to_string()]);
+        let members: Vec<PathBuf> = (0..MEMBERS).map(|i| work.join(format!("members/{i}"))).collect();
+        for member in &members {
+            create.extend(["--member".to_string(), member.display().to_string()]);
         }
         daemon.ctl(&create.iter().map(String::as_str).collect::<Vec<_>>())?;
         let mut levels = ["5", "6", "10"];
         levels.rotate_left(rng.between(0, 2) as usize);
+        if !options.level.is_empty() {
+            levels = std::array::from_fn(|i| options.level[i % options.level.len()].as_str());
+        }
+        let policies: Vec<&str> = options.policy.iter().map(String::as_str).cycle().take(SYSTEMS.len()).collect();
         let listen = daemon.listen.to_string();
-        for (system, level) in SYSTEMS.iter().zip(levels) {
-            let sizes = ["--level", level, "--size", "400MiB", "--policy", &options.policy];
+        for ((system, level), policy) in SYSTEMS.iter().zip(levels).zip(&policies) {
+            let sizes = ["--level", level, "--size", "400MiB", "--policy", policy];
             daemon.ctl(&[&["volume", "create", "crash", system][..], &sizes].concat())?;
             let volume = format!("crash/{system}");
             daemon.ctl(&["export", "create", &volume, "--nqn", NQN, "--listen", &listen, "--any-host"])?;
         }
         let limit = BOOT_SECONDS + KILL_SECONDS * u64::from(options.kills + u32::from(options.control));
         let mut guest = Guest::boot(&cache, &work.join("share"), limit)?;
-        println!(
-            "crash: seed {seed}, policy {}, {}; the guest is up",
-            options.policy,
-            SYSTEMS.iter().zip(levels).map(|(s, l)| format!("{s} on RAID-{l}")).collect::<Vec<_>>().join(", ")
-        );
+        let volumes = SYSTEMS.iter().zip(levels).zip(policies).map(|((s, l), p)| format!("{s} on RAID-{l} ({p})"));
+        println!("crash: seed {seed}, {}; the guest is up", volumes.collect::<Vec<_>>().join(", "));
         guest.run("make the file systems", &script(&format!("connect {port}\nmake")))?;
-        Ok(Crash { seed, rng, daemon, guest, round: 0 })
+        Ok(Crash { seed, rng, daemon, guest, members, lose_member: options.lose_member, round: 0 })
     }
 
     fn play(&mut self, options: &Options) -> Result<(), String> {
@@ -181,6 +207,7 @@ impl Crash {
             return Err("nothing was being written at the moment of the kill: nothing was tested".to_string());
         }
         self.end_load(load)?;
+        let lost = if self.lose_member { Some(self.lose()?) } else { None };
         // Recovery may be cut as well, at any moment of it. The guest is disconnected meanwhile: a kernel whose target goes
         // away while it connects notices only after a minute. Without cuts its own reconnect loop finds the target.
         let cuts = self.rng.between(0, 2);
@@ -203,7 +230,29 @@ impl Crash {
         let promised = self.guest.ledger().promised();
         let checked = self.verify()?;
         self.guest.run("unmount", &script("umount_all"))?;
+        if let Some(lost) = lost {
+            self.replace(lost)?;
+        }
         Ok(report(promises, under_way, cuts, promised, &checked))
+    }
+
+    /// A member is gone while raidd is not running.
+    fn lose(&mut self) -> Result<usize, String> {
+        let lost = self.rng.between(0, self.members.len() as u64 - 1) as usize;
+        fs::remove_file(&self.members[lost]).map_err(|e| format!("{}: {e}", self.members[lost].display()))?;
+        Ok(lost)
+    }
+
+    /// A new drive in the place of the lost one.
+    fn replace(&mut self, lost: usize) -> Result<(), String> {
+        let fresh = self.daemon.work.join(format!("members/{lost}.{}", self.round));
+        let old = self.members[lost].display().to_string();
+        let with = fresh.display().to_string();
+        self.daemon.ctl(&["member", "replace", "crash", &old, "--with", &with, "--size", "1GiB", "--wait"])?;
+        self.daemon
+            .wait("the array is not healthy again", |d| d.ctl(&["array", "show", "crash", "--check"]).map(drop))?;
+        self.members[lost] = fresh;
+        Ok(())
     }
 
     /// Every writer has met an error, and nothing is mounted any more: what the guest believes is forgotten.
