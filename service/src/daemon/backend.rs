@@ -36,9 +36,10 @@ fn member(m: &manager::MemberStatus, running: &Running, extent: u64) -> Member {
     let device = m.device.and_then(|d| devices.get(&d));
     let totals = device.map(|d| d.stats.totals()).unwrap_or_default();
     let state = match m.state {
+        view::MemberState::Active if m.rebuilding => MemberState::Rebuilding,
         view::MemberState::Active => MemberState::Active,
         view::MemberState::Spare => MemberState::Spare,
-        _ if m.reason.starts_with("missing") => MemberState::Missing,
+        _ if m.missing => MemberState::Missing,
         _ => MemberState::Failed,
     };
     Member {
@@ -86,13 +87,7 @@ fn volume(v: &manager::VolumeStatus) -> Volume {
 
 fn array(running: &Running) -> Array {
     let s = running.status();
-    let mut members: Vec<Member> = s.members.iter().map(|m| member(m, running, s.extent)).collect();
-    for o in s.operations.iter().filter(|o| o.state == manager::OperationState::Running) {
-        let filling = o.member.map(|m| m.0);
-        for m in members.iter_mut().filter(|m| Some(m.number) == filling && m.state == MemberState::Active) {
-            m.state = MemberState::Rebuilding;
-        }
-    }
+    let members: Vec<Member> = s.members.iter().map(|m| member(m, running, s.extent)).collect();
     let volumes: Vec<Volume> = s.volumes.iter().map(volume).collect();
     let worst = |state| volumes.iter().find(|v| v.state == state);
     let failed = members.iter().find(|m| matches!(m.state, MemberState::Failed | MemberState::Missing));
@@ -156,12 +151,12 @@ impl Control {
 impl Backend for Control {
     fn arrays(&self) -> Vec<Array> {
         let mut out: BTreeMap<String, Array> = self.running().iter().map(|a| (a.name.clone(), array(a))).collect();
-        for (name, reason) in lock(&self.0.waiting).iter() {
+        for (name, waiting) in lock(&self.0.waiting).iter() {
             out.entry(name.clone()).or_insert_with(|| Array {
                 name: name.clone(),
                 uuid: String::new(),
-                state: ArrayState::Assembling,
-                reason: reason.clone(),
+                state: if waiting.refused { ArrayState::Failed } else { ArrayState::Assembling },
+                reason: waiting.reason.clone(),
                 extent: 0,
                 shards: 0,
                 generation: 0,

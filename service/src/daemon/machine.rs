@@ -21,6 +21,14 @@ use crate::nvmf::{self, NamespaceInfo, Target, TargetError, TargetHandle};
 use crate::reactor;
 use crate::volume::{self, Volume};
 
+/// A known array that is not there.
+pub(super) struct Waiting {
+    /// Its assembly was refused; otherwise it waits for members.
+    pub refused: bool,
+    /// What it waits for, or why it was refused.
+    pub reason: String,
+}
+
 /// Events that are remembered.
 const HISTORY: usize = 1024;
 
@@ -34,7 +42,7 @@ pub struct Daemon {
     pub(super) target: TargetHandle,
     pub(super) state: Mutex<StateDir>,
     pub(super) arrays: Mutex<BTreeMap<String, Arc<Array>>>,
-    pub(super) waiting: Mutex<BTreeMap<String, String>>,
+    pub(super) waiting: Mutex<BTreeMap<String, Waiting>>,
     pub(super) volume_stats: Mutex<BTreeMap<String, Arc<Stats>>>,
     pub(super) times: Mutex<Times>,
     pub(super) replaced: Mutex<std::collections::BTreeSet<String>>,
@@ -322,7 +330,7 @@ impl Daemon {
             if !absent.is_empty() {
                 let text = format!("waits {} s for {}", wait.as_secs(), absent.join(", "));
                 tracing::warn!("array '{}' {text}", array.name);
-                lock(&self.waiting).insert(array.name.clone(), text);
+                lock(&self.waiting).insert(array.name.clone(), Waiting { refused: false, reason: text });
                 self.changed();
                 let begin = tokio::time::Instant::now();
                 while begin.elapsed() < wait && !missing(&array.addresses).is_empty() {
@@ -354,7 +362,8 @@ impl Daemon {
                 Err(e) => {
                     let text = format!("array '{}' was not assembled: {e}", array.name);
                     tracing::error!("{text}");
-                    lock(&self.waiting).insert(array.name.clone(), e.message.clone());
+                    let reason = format!("it was not assembled: {}", e.message);
+                    lock(&self.waiting).insert(array.name.clone(), Waiting { refused: true, reason });
                     let resource = format!("arrays/{}", array.name);
                     self.machine.events.publish(manager::Severity::Error, "array-not-assembled", &resource, &text);
                     self.changed();
@@ -602,6 +611,10 @@ impl Daemon {
         let mut problems: Vec<String> = stopped.err().map(|e| e.to_string()).into_iter().collect();
         let arrays = std::mem::take(&mut *lock(&self.arrays));
         for (name, array) in arrays {
+            // A member that was replaced is not looked for at the next start.
+            if let Err(e) = self.remember(&array) {
+                problems.push(format!("array '{name}': {e}"));
+            }
             if let Err(e) = array.command(manager::Command::Stop).await {
                 problems.push(format!("array '{name}' could not be stopped cleanly: {e}"));
             }

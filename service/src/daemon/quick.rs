@@ -68,8 +68,8 @@ pub async fn set_up(daemon: &Arc<Daemon>, dir: &Path, listen: SocketAddr) -> Res
     if known {
         daemon.assemble_known().await;
         if let Err(e) = daemon.array(ARRAY) {
-            let reason = lock(&daemon.waiting).get(ARRAY).cloned().unwrap_or(e.message);
-            return Err(format!("the default array of {} was not assembled: {reason}", dir.display()));
+            let reason = lock(&daemon.waiting).get(ARRAY).map_or(e.message, |w| w.reason.clone());
+            return Err(format!("the default array of {}: {reason}", dir.display()));
         }
         lines.push(format!("assembled array '{ARRAY}' from the members in {}", shown(dir).display()));
     } else {

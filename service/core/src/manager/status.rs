@@ -4,14 +4,17 @@ use super::commit::member_state;
 use super::redundancy::{degraded, volume_viable};
 use super::{ArrayStatus, Health, Manager, MemberStatus, OperationKind, VolumeStatus, reason_text};
 use crate::action::{MemberId, VolumeId};
-use crate::ondisk::{RecordState, VolumeRecord, extents_of};
+use crate::ondisk::{FailReason, RecordState, VolumeRecord, extents_of};
+use crate::view::SlotState;
 
 impl Manager {
     /// A snapshot for the control plane.
     pub fn status(&self) -> ArrayStatus {
         let mut used = vec![0u32; self.wanted.members.len()];
+        let mut rebuilding = vec![false; self.wanted.members.len()];
         for s in self.wanted.volumes.iter().flat_map(VolumeRecord::slots) {
             used[usize::from(s.member)] += 1;
+            rebuilding[usize::from(s.member)] |= s.state == SlotState::Rebuilding;
         }
         let members = self.wanted.members.iter().zip(&self.places).zip(used).enumerate();
         let members = members.filter(|(_, ((m, _), _))| m.state != RecordState::Removed);
@@ -36,6 +39,8 @@ impl Manager {
                     extents: extents_of(record.size, self.identity.data_offset, self.identity.extent.max(1)),
                     write_errors: place.counters.write_errors,
                     read_repairs: place.counters.read_repairs,
+                    missing: record.reason == FailReason::Missing,
+                    rebuilding: rebuilding[id],
                 })
                 .collect(),
             volumes: self.wanted.volumes.iter().map(|v| self.volume_status(v)).collect(),

@@ -376,6 +376,10 @@ pub struct MemberStatus {
     pub write_errors: u64,
     /// Runs of blocks that it could not read and that were rebuilt from the others.
     pub read_repairs: u64,
+    /// It failed because it was not there.
+    pub missing: bool,
+    /// A slot of it is being rebuilt.
+    pub rebuilding: bool,
 }
 
 /// How well a volume is.
