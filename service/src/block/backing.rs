@@ -179,6 +179,12 @@ fn open_path(path: &Path, address: &str, create: Option<u64>) -> Result<Backing,
     result
 }
 
+/// Somebody holds the lock of a file or device: a raidd that ends may do so for a moment after it is gone from sight.
+pub fn is_locked(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, nix::errno::Errno::EWOULDBLOCK)))
+}
+
 fn open_existing(path: &Path, address: &str) -> Result<Backing, String> {
     let meta = std::fs::metadata(path).map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => {
@@ -374,10 +380,12 @@ mod tests {
         drop(Backing::open(path.to_str().unwrap(), Some(16 << 20)).unwrap());
         let other =
             Flock::lock(File::open(&path).unwrap(), FlockArg::LockExclusiveNonblock).map_err(|(_, e)| e).unwrap();
+        assert!(is_locked(&path) && !is_locked(&dir.join("absent")));
         let e = refused(path.to_str().unwrap(), None);
         assert!(e.contains("locked by another process"), "{e}");
         assert!(e.contains(&std::process::id().to_string()), "who holds it is not said: {e}");
         drop(other);
+        assert!(!is_locked(&path));
         Backing::open(path.to_str().unwrap(), None).unwrap();
         std::fs::remove_dir_all(dir).unwrap();
     }

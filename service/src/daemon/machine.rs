@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -13,7 +14,7 @@ use super::cli::{Common, Polling};
 use super::devices::{Device, Devices};
 use super::state::{Export, KnownArray, StateDir};
 use crate::block::stats::{Stats, StatsDevice};
-use crate::block::{BlockDevice, BlockInfo, volatile};
+use crate::block::{BlockDevice, BlockInfo, backing, volatile};
 use crate::control::backend::{ArraySpec, ExportSpec, Hosts, NewDevice, OperationKind};
 use crate::control::error::{Error, Kind};
 use crate::control::events::EventHub;
@@ -27,6 +28,12 @@ pub(super) struct Waiting {
     pub refused: bool,
     /// What it waits for, or why it was refused.
     pub reason: String,
+}
+
+impl Waiting {
+    fn reading() -> Waiting {
+        Waiting { refused: false, reason: "its members are being read".to_string() }
+    }
 }
 
 /// Events that are remembered.
@@ -155,8 +162,9 @@ impl Daemon {
         Err(match lock(&self.waiting).get(name) {
             Some(why) => {
                 let text = format!(
-                    "array '{name}' is not assembled: {why}. 'raidctl array show {name}' tells when it is, 'raidctl array \
-                     assemble' names its members anew"
+                    "array '{name}' is not assembled: {}. 'raidctl array show {name}' tells when it is, 'raidctl array \
+                     assemble' names its members anew",
+                    why.reason
                 );
                 Error::new(Kind::FailedPrecondition, text).because("NOT_ASSEMBLED").with("array", name)
             }
@@ -320,11 +328,13 @@ impl Daemon {
     pub async fn assemble_known(self: &Arc<Self>) {
         let known = lock(&self.state).state.arrays.clone();
         // At once, so that nobody is told that there is no such array.
-        lock(&self.waiting).extend(known.iter().map(|a| (a.name.clone(), "its members are being read".to_string())));
+        lock(&self.waiting).extend(known.iter().map(|a| (a.name.clone(), Waiting::reading())));
         for array in known {
             let wait = Duration::from_secs(self.common.assembly_wait);
             let missing = |addresses: &[String]| -> Vec<String> {
-                addresses.iter().filter(|a| !std::path::Path::new(a).exists()).cloned().collect()
+                // A daemon that was killed holds its members until the kernel has ended its I/O.
+                let there = |a: &Path| a.exists() && !backing::is_locked(a);
+                addresses.iter().filter(|a| !a.starts_with("ram:") && !there(Path::new(a))).cloned().collect()
             };
             let absent = missing(&array.addresses);
             if !absent.is_empty() {
@@ -612,9 +622,7 @@ impl Daemon {
         let arrays = std::mem::take(&mut *lock(&self.arrays));
         for (name, array) in arrays {
             // A member that was replaced is not looked for at the next start.
-            if let Err(e) = self.remember(&array) {
-                problems.push(format!("array '{name}': {e}"));
-            }
+            self.remember_changed(&array);
             if let Err(e) = array.command(manager::Command::Stop).await {
                 problems.push(format!("array '{name}' could not be stopped cleanly: {e}"));
             }
