@@ -5,6 +5,7 @@
 //! is lost, kept, or torn at any of its 512-byte sectors, independent of the order in which the writes came.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use raid_core::action::IoStatus;
 
@@ -14,7 +15,8 @@ use crate::rng::Rng;
 /// Bytes of a block of the sparse store, and the unit of read errors.
 pub const BLOCK: u64 = 4096;
 
-type Sector = [u8; SECTOR];
+/// A sector's bytes, shared by whoever keeps a copy of a drive.
+pub type Sector = Rc<[u8; SECTOR]>;
 
 /// What a drive was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +51,7 @@ pub struct Faults {
 }
 
 /// A write that is not durable yet.
+#[derive(Clone)]
 struct Volatile {
     write: u64,
     /// When it completed, in the caller's count.
@@ -56,7 +59,7 @@ struct Volatile {
     sectors: BTreeMap<u64, Sector>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Cache {
     /// Writes in the order in which they began to take effect.
     writes: Vec<Volatile>,
@@ -66,11 +69,14 @@ struct Cache {
     flushes: BTreeMap<u64, BTreeSet<u64>>,
 }
 
-/// The drive.
+/// The drive. A copy shares the blocks with it until one of the two writes them.
+#[derive(Clone)]
 pub struct Drive {
     size: u64,
-    blocks: BTreeMap<u64, Box<[u8; BLOCK as usize]>>,
+    blocks: BTreeMap<u64, Rc<[u8; BLOCK as usize]>>,
     cache: Option<Cache>,
+    /// Changes whenever what is durable may have changed.
+    epoch: u64,
     /// What is wrong with it.
     pub faults: Faults,
 }
@@ -79,7 +85,7 @@ impl Drive {
     /// A drive of `size` bytes, full of zeros, with or without a volatile cache.
     pub fn new(size: u64, volatile_cache: bool) -> Drive {
         let cache = volatile_cache.then(Cache::default);
-        Drive { size, blocks: BTreeMap::new(), cache, faults: Faults::default() }
+        Drive { size, blocks: BTreeMap::new(), cache, epoch: 0, faults: Faults::default() }
     }
 
     /// Its size in bytes.
@@ -129,6 +135,12 @@ impl Drive {
         }
     }
 
+    /// Bytes from `offset` on, at most `len`, behind which there is nothing but zeros.
+    pub fn written(&self, offset: u64, len: u64) -> u64 {
+        let last = self.blocks.range(offset / BLOCK..(offset + len).div_ceil(BLOCK)).next_back();
+        last.map_or(0, |(block, _)| ((block + 1) * BLOCK).clamp(offset, offset + len) - offset)
+    }
+
     /// Part of write `write` takes effect: reads see it from now on. Whole sectors.
     pub fn apply(&mut self, write: u64, offset: u64, bytes: &[u8]) {
         assert!(
@@ -140,6 +152,8 @@ impl Drive {
         self.read(offset, &mut old);
         if let Some(cache) = &mut self.cache {
             cache.remember(write, offset / SECTOR as u64, &old, bytes);
+        } else {
+            self.epoch += 1;
         }
         self.store(offset, bytes);
     }
@@ -153,8 +167,8 @@ impl Drive {
             if n == BLOCK as usize && new.iter().all(|&b| b == 0) {
                 self.blocks.remove(&block);
             } else {
-                self.blocks.entry(block).or_insert_with(|| Box::new([0; BLOCK as usize]))[from..from + n]
-                    .copy_from_slice(new);
+                let block = self.blocks.entry(block).or_insert_with(|| Rc::new([0; BLOCK as usize]));
+                Rc::make_mut(block)[from..from + n].copy_from_slice(new);
             }
             at += n;
         }
@@ -168,6 +182,7 @@ impl Drive {
         }
         if fua {
             cache.persist(&BTreeSet::from([write]));
+            self.epoch += 1;
         }
     }
 
@@ -185,6 +200,7 @@ impl Drive {
             && let Some(writes) = cache.flushes.remove(&flush)
         {
             cache.persist(&writes);
+            self.epoch += 1;
         }
     }
 
@@ -195,7 +211,7 @@ impl Drive {
         let first = offset / SECTOR as u64;
         for (sector, durable) in cache.durable.range(first..first + (bytes.len() / SECTOR) as u64) {
             let at = (sector - first) as usize * SECTOR;
-            bytes[at..at + SECTOR].copy_from_slice(durable);
+            bytes[at..at + SECTOR].copy_from_slice(&durable[..]);
         }
     }
 
@@ -211,6 +227,41 @@ impl Drive {
         let range = offset / SECTOR as u64..(offset + len) / SECTOR as u64;
         let touches = |w: &&Volatile| w.complete.is_some() && w.sectors.range(range.clone()).next().is_some();
         cache.writes.iter().find(touches).map(|w| w.write)
+    }
+
+    /// Two equal numbers: what is durable has not changed in between.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The writes of which something is volatile, in the order in which they began to take effect, with those sectors.
+    pub fn volatile(&self) -> impl Iterator<Item = (u64, &BTreeMap<u64, Sector>)> {
+        self.cache.iter().flat_map(|c| &c.writes).map(|w| (w.write, &w.sectors))
+    }
+
+    /// Something else in this sector is durable than what is read.
+    pub fn is_volatile(&self, sector: u64) -> bool {
+        self.cache.as_ref().is_some_and(|c| c.durable.contains_key(&sector))
+    }
+
+    /// The drive after a cut of the power that took everything volatile with it.
+    pub fn after_cut(&self) -> Drive {
+        let mut drive = Drive {
+            size: self.size,
+            blocks: self.blocks.clone(),
+            cache: self.cache.as_ref().map(|_| Cache::default()),
+            epoch: 0,
+            faults: self.faults.clone(),
+        };
+        for (sector, bytes) in self.cache.iter().flat_map(|c| &c.durable) {
+            drive.store(sector * SECTOR as u64, &bytes[..]);
+        }
+        drive
+    }
+
+    /// After a cut of the power this sector turns out to have become durable.
+    pub fn keep(&mut self, sector: u64, bytes: &Sector) {
+        self.store(sector * SECTOR as u64, &bytes[..]);
     }
 
     /// The power fails. Each write that is not durable is lost, kept or torn.
@@ -229,7 +280,7 @@ impl Drive {
             }
         }
         for (sector, bytes) in after {
-            self.store(sector * SECTOR as u64, &bytes);
+            self.store(sector * SECTOR as u64, &bytes[..]);
         }
     }
 }
@@ -246,8 +297,9 @@ impl Cache {
                 // Lost or kept, it is the same.
                 continue;
             }
-            self.durable.entry(sector).or_insert_with(|| old.try_into().expect("a sector"));
-            self.writes[at].sectors.insert(sector, new.try_into().expect("a sector"));
+            let shared = |bytes: &[u8]| Rc::new(bytes.try_into().expect("a sector"));
+            self.durable.entry(sector).or_insert_with(|| shared(old));
+            self.writes[at].sectors.insert(sector, shared(new));
         }
     }
 

@@ -15,6 +15,7 @@
 //! | [`world`] | the simulation itself |
 //! | [`breaks`] | deliberate faults of the executor: negative controls |
 //! | [`sweep`] | many seeds |
+//! | [`tally`] | what cuts of the power found |
 #![forbid(unsafe_code)]
 
 pub mod breaks;
@@ -26,4 +27,5 @@ pub mod oracle;
 pub mod pattern;
 pub mod rng;
 pub mod sweep;
+pub mod tally;
 pub mod world;

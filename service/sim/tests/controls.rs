@@ -10,18 +10,17 @@ const PATIENCE: u64 = 120;
 
 /// Finds the fault, and returns what the first violation said.
 fn found(broken: Break, campaign: Campaign) -> String {
-    let limits = Limits { level: None, campaign: Some(campaign) };
+    let limits = Limits { campaign: Some(campaign), ..Limits::default() };
     // From here on the matrix has RAID-1, then RAID-10, 5 and 6: all that there is to break.
     let step = match broken {
         Break::PlainXor => 270,
         Break::LoseTerm => 198,
         _ => 82,
     };
-    let report = sweep(step, limits, Some(broken), |done| done < PATIENCE);
-    let (_, what, trace) =
-        report.violation.clone().unwrap_or_else(|| panic!("{} was not found: {report}", broken.name()));
-    assert!(!trace.is_empty(), "the last events are kept");
-    what
+    let report = sweep(step, limits, Some(broken), 1, |begun| begun < PATIENCE);
+    let found = report.violation.clone().unwrap_or_else(|| panic!("{} was not found: {report}", broken.name()));
+    assert!(!found.trace.is_empty(), "the last events are kept");
+    found.what
 }
 
 /// The words of which a violation must have one, or it was found by accident.

@@ -3,13 +3,14 @@
 use raid_core::geometry::Level;
 use raidsim::case::{Campaign, Limits};
 use raidsim::sweep::{Report, replay_line, sweep};
+use raidsim::world::Tracing;
 
 fn run(level: Level, campaign: Campaign, first: u64, cases: u64) -> Report {
-    let limits = Limits { level: Some(level), campaign: Some(campaign) };
-    let report = sweep(first, limits, None, |done| done < cases);
-    if let Some((seed, what, trace)) = &report.violation {
-        trace.iter().for_each(|line| eprintln!("{line}"));
-        panic!("seed {seed}: {what}\nreplay: {}", replay_line(*seed, limits, None));
+    let limits = Limits { level: Some(level), campaign: Some(campaign), policy: None };
+    let report = sweep(first, limits, None, 1, |begun| begun < cases);
+    if let Some(v) = &report.violation {
+        v.trace.iter().for_each(|line| eprintln!("{line}"));
+        panic!("seed {}: {}\nreplay: {}", v.seed, v.what, replay_line(v.seed, limits, None, &v.cuts));
     }
     assert_eq!(report.cases, cases);
     report
@@ -56,11 +57,11 @@ fn raid6_holds() {
 
 #[test]
 fn the_same_seed_is_the_same_run() {
-    for campaign in [Campaign::Engine, Campaign::Full] {
-        let limits = Limits { level: None, campaign: Some(campaign) };
+    for campaign in [Campaign::Engine, Campaign::Full, Campaign::Cuts] {
+        let limits = Limits { campaign: Some(campaign), ..Limits::default() };
         for seed in [200, 300] {
-            let once = raidsim::sweep::run_seed(seed, limits, None, false);
-            let twice = raidsim::sweep::run_seed(seed, limits, None, false);
+            let once = raidsim::sweep::run_seed(seed, limits, None, &[], Tracing::Keep);
+            let twice = raidsim::sweep::run_seed(seed, limits, None, &[], Tracing::Keep);
             assert_eq!(once.trace, twice.trace);
             assert_eq!(format!("{:?}", once.stats), format!("{:?}", twice.stats));
         }

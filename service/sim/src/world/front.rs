@@ -1,6 +1,6 @@
 //! Requests: made at random, cut and routed as the shell does it, judged by the model when they are answered.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use raid_core::action::{BufAddr, Op, ReqStatus, ReqTag, Request};
 use raid_core::view::SlotState;
@@ -16,7 +16,7 @@ use crate::rng::Rng;
 const SWEEP: u64 = 512;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+pub(super) enum What {
     Read,
     Write { fua: bool },
     Zero { unmap: bool },
@@ -25,17 +25,17 @@ enum What {
 }
 
 /// A request that is not answered.
-struct Open {
-    what: What,
-    from: u64,
-    to: u64,
+pub(super) struct Open {
+    pub(super) what: What,
+    pub(super) from: u64,
+    pub(super) to: u64,
     value: Value,
     region: Option<u16>,
     read_region: Option<u16>,
     /// What a comparison expects.
     expected: Vec<Option<Value>>,
     pieces: u32,
-    status: ReqStatus,
+    pub(super) status: ReqStatus,
     /// The model's time and the number of drive I/Os at its beginning.
     moment: u64,
     ios: u64,
@@ -58,7 +58,12 @@ pub(super) struct Front {
     burst_due: bool,
     hot_base: u64,
     cursor: u64,
-    sweep: Option<u64>,
+    /// Ranges of sectors that are still to be read in a sweep.
+    sweep: VecDeque<(u64, u64)>,
+    /// How far the volume has been filled, before the load of the cuts campaign.
+    fill: Option<u64>,
+    /// A flush or a write was answered: how often.
+    acknowledged: u64,
 }
 
 impl Front {
@@ -72,8 +77,15 @@ impl Front {
             burst_due: false,
             hot_base: 0,
             cursor: 0,
-            sweep: None,
+            sweep: VecDeque::new(),
+            fill: None,
+            acknowledged: 0,
         }
+    }
+
+    /// The requests of another world begin after this one's.
+    pub(super) fn after(before: &Front, case: &Case) -> Front {
+        Front { next_op: before.next_op, next_value: before.next_value, cursor: before.cursor, ..Front::new(case) }
     }
 
     pub(super) fn open(&self) -> usize {
@@ -82,7 +94,41 @@ impl Front {
 
     /// Everything was submitted and answered.
     pub(super) fn quiet(&self) -> bool {
-        self.left == 0 && self.sweep.is_none() && self.open.is_empty()
+        self.left == 0 && self.sweep.is_empty() && self.fill.is_none() && self.open.is_empty()
+    }
+
+    /// How many writes and flushes were acknowledged.
+    pub(super) fn acknowledged(&self) -> u64 {
+        self.acknowledged
+    }
+
+    /// Where the last request ended.
+    pub(super) fn cursor(&self) -> u64 {
+        self.cursor
+    }
+
+    /// Requests to come.
+    pub(super) fn load(&mut self, requests: u32, hot_base: u64) {
+        self.left = requests;
+        self.submitted = 0;
+        self.burst_due = true;
+        self.hot_base = hot_base;
+    }
+
+    /// Where the part begins that most requests of the load go to.
+    pub(super) fn hot_base(&self) -> u64 {
+        self.hot_base
+    }
+
+    /// The next request of an appending load begins here.
+    pub(super) fn set_cursor(&mut self, to: u64) {
+        self.cursor = to;
+    }
+
+    /// The volume is written from its beginning to `to`.
+    pub(super) fn begin_fill(&mut self) {
+        self.fill = Some(0);
+        self.burst_due = true;
     }
 
     /// Requests of this round that were submitted.
@@ -93,7 +139,8 @@ impl Front {
     /// Nothing more is submitted.
     pub(super) fn stop(&mut self) {
         self.left = 0;
-        self.sweep = None;
+        self.sweep.clear();
+        self.fill = None;
     }
 
     pub(super) fn begin_round(&mut self, case: &Case, rng: &mut Rng) {
@@ -104,9 +151,16 @@ impl Front {
         self.cursor = self.hot_base;
     }
 
-    pub(super) fn begin_sweep(&mut self) {
-        self.sweep = Some(0);
+    /// These ranges of sectors are read.
+    pub(super) fn begin_sweep(&mut self, ranges: impl IntoIterator<Item = (u64, u64)>) {
+        self.sweep = ranges.into_iter().collect();
         self.burst_due = true;
+    }
+
+    /// These sectors are read again, in two parts.
+    pub(super) fn read_halves(&mut self, from: u64, to: u64) {
+        let half = from + (to - from).div_ceil(16) * 8;
+        self.sweep.extend([(from, half), (half, to)]);
     }
 
     /// The process is gone, and every open request with it.
@@ -121,16 +175,23 @@ impl World {
     /// Submits requests up to the depth.
     pub(super) fn burst(&mut self) {
         self.front.burst_due = false;
-        if let Some(at) = self.front.sweep {
-            return self.sweep_on(at);
+        if !self.front.sweep.is_empty() {
+            return self.sweep_on();
+        }
+        if let Some(at) = self.front.fill {
+            return self.fill_on(at);
         }
         let mut n = self.rng.range(1, self.case.batch);
         while n > 0 && self.front.left > 0 && self.front.open.len() < self.case.depth {
             n -= 1;
             self.front.left -= 1;
             self.front.submitted += 1;
-            self.make_request();
-            self.fault_due();
+            if self.case.plan.is_some() {
+                self.make_cut_request();
+            } else {
+                self.make_request();
+                self.fault_due();
+            }
         }
         if self.front.left > 0 && self.front.open.len() < self.case.depth {
             self.burst_later();
@@ -144,14 +205,28 @@ impl World {
         }
     }
 
-    fn sweep_on(&mut self, mut at: u64) {
-        let end = self.oracle.sectors();
-        while at < end && self.front.open.len() < 8 {
-            let to = (at + SWEEP).min(end);
-            self.submit(What::Read, at, to);
+    fn sweep_on(&mut self) {
+        while self.front.open.len() < 8
+            && let Some((from, end)) = self.front.sweep.pop_front()
+        {
+            let to = (from + SWEEP).min(end);
+            if to < end {
+                self.front.sweep.push_front((to, end));
+            }
+            self.submit(What::Read, from, to);
+        }
+    }
+
+    /// Writes on, up to where the workload wants the volume full.
+    fn fill_on(&mut self, mut at: u64) {
+        let end = self.full_up_to();
+        while at < end && self.front.open.len() < 4 {
+            let to = (at + self.rng.range(8, 96)).min(end);
+            self.submit(What::Write { fua: false }, at, to);
             at = to;
         }
-        self.front.sweep = (at < end).then_some(at);
+        self.front.fill = (at < end).then_some(at);
+        self.front.cursor = at;
     }
 
     fn make_request(&mut self) {
@@ -190,7 +265,7 @@ impl World {
         self.submit(what, from, from + len);
     }
 
-    fn submit(&mut self, what: What, from: u64, to: u64) {
+    pub(super) fn submit(&mut self, what: What, from: u64, to: u64) {
         let op = self.front.next_op;
         self.front.next_op += 1;
         let len = ((to - from) * SECTOR as u64) as usize;
@@ -339,7 +414,8 @@ impl World {
         for region in [open.region, open.read_region].into_iter().flatten() {
             self.memory.free(region);
         }
-        if self.front.left > 0 || self.front.sweep.is_some() {
+        self.front.acknowledged += u64::from(!matches!(open.what, What::Read | What::Compare));
+        if self.front.left > 0 || !self.front.sweep.is_empty() || self.front.fill.is_some() {
             self.burst_later();
         }
     }
@@ -350,7 +426,10 @@ impl World {
         let Some(open) = self.front.open.get(&op) else { return };
         let stripe = self.case.geometry.stripe_bytes() / SECTOR as u64;
         let missed = self.missed.remove(&open.value);
-        if !matches!(open.what, What::Write { .. }) || open.from / stripe != (open.to - 1) / stripe {
+        if self.case.plan.is_some()
+            || !matches!(open.what, What::Write { .. })
+            || open.from / stripe != (open.to - 1) / stripe
+        {
             return;
         }
         if let Some(member) = missed.into_iter().flatten().find(|m| !self.failure_recorded(*m)) {
@@ -373,6 +452,9 @@ impl World {
         let found_different = status == ReqStatus::Miscompare && open.what == What::Compare;
         if !well && !found_different {
             self.stats.errors += 1;
+            if self.cut.is_some() && self.cut_excuses(op, open) {
+                return None;
+            }
             if !self.havoc() || matches!(status, ReqStatus::OutOfRange | ReqStatus::Miscompare | ReqStatus::NotHere) {
                 return Some(format!("it failed with {status:?}, and nothing that went wrong explains it"));
             }
@@ -383,6 +465,9 @@ impl World {
             What::Read if well => {
                 self.stats.compared += (open.to - open.from) * SECTOR as u64;
                 let bytes = self.memory.region(region.expect("a read's buffer"));
+                if self.cut.is_some() {
+                    return self.judge_cut_read(op, region);
+                }
                 self.oracle.end_read(op, bytes, settle).err()
             }
             What::Compare if well || found_different => self.oracle.end_compare(op, &open.expected, well).err(),
@@ -402,14 +487,15 @@ impl World {
                 if !sectors.all(|(b, s)| pattern::is(b, open.value, s)) {
                     return Some("its buffer was changed".to_string());
                 }
-                if fua { self.check_fua(open) } else { None }
+                // The cuts campaign shows what comes of it instead.
+                if fua && self.cut.is_none() { self.check_fua(open) } else { None }
             }
             What::Zero { .. } => {
                 self.oracle.end_write(op, well, false);
                 None
             }
             What::Flush if well => {
-                let broken = self.check_flush(open);
+                let broken = if self.cut.is_none() { self.check_flush(open) } else { None };
                 self.oracle.flushed(open.moment);
                 broken
             }

@@ -75,13 +75,17 @@ pub(super) struct Full {
 
 impl Full {
     pub(super) fn new(case: &Case, rng: &mut Rng) -> Full {
-        let size = (2 << 20) + case.geometry.extent * (u64::from(case.groups) + 1) + 8192;
+        // Small ones for the cuts campaign, because slots of the configuration grow with the number of extents.
+        let base = if case.plan.is_some() { 1 << 20 } else { 2 << 20 };
+        let more = if case.plan.is_some() { 3 } else { 1 };
+        let size = base + case.geometry.extent * (u64::from(case.groups) + more) + 8192;
+        let spares_at_start = case.plan.map_or_else(|| rng.below(3) as u16, |plan| u16::from(plan.spare));
         Full {
             manager: None,
             asked: BTreeMap::new(),
             next_command: 1,
             broadcasts: BTreeMap::new(),
-            spares_at_start: rng.below(3) as u16,
+            spares_at_start,
             spares: case.spares,
             due: 0,
             crash_due: false,
@@ -131,7 +135,7 @@ fn info(drive: usize, size: u64) -> DeviceInfo {
 }
 
 /// What a drive says of itself.
-fn superblock(drive: &Drive) -> Option<ondisk::Superblock> {
+pub(super) fn superblock(drive: &Drive) -> Option<ondisk::Superblock> {
     [0, ondisk::end_copy_offset(drive.size())].into_iter().find_map(|at| {
         let mut bytes = vec![0; ondisk::SUPERBLOCK_BYTES as usize];
         drive.read(at, &mut bytes);
@@ -148,10 +152,10 @@ impl World {
     }
 
     fn tuning(&mut self) -> Config {
-        Config {
-            window: self.rng.range(1, 8) as u32,
-            clean_after: self.rng.range(1_000_000, 20_000_000),
-            ..Config::default()
+        let window = self.rng.range(1, 8) as u32;
+        match self.case.plan {
+            Some(plan) => Config { window, clean_after: plan.clean_after, least_extent: 0, ..Config::default() },
+            None => Config { window, clean_after: self.rng.range(1_000_000, 20_000_000), ..Config::default() },
         }
     }
 
@@ -182,12 +186,7 @@ impl World {
 
     fn create_volume(&mut self) {
         let case = &self.case;
-        let bitmap = case.track_dirty && case.seed.is_multiple_of(2) && case.geometry.level != Level::Raid0;
-        let policy = match case.track_dirty {
-            true if bitmap => Policy::Bitmap,
-            true => Policy::Resync,
-            false => Policy::None,
-        };
+        let policy = case.policy;
         let (level, width, chunk) = (case.geometry.level, Some(case.geometry.width), case.geometry.chunk);
         let size = Some(case.volume_bytes());
         let uuid = self.full().uuid();
@@ -221,6 +220,9 @@ impl World {
                 }
             }
             return self.full_pump();
+        }
+        if let (ControlMail::Event(event), true) = (&mail, self.cut.is_some()) {
+            self.jump_ahead(event);
         }
         match &mail {
             ControlMail::Event(Event::ReadRepaired { .. }) => self.stats.repairs += 1,
@@ -288,7 +290,12 @@ impl World {
                     let op = if rebuild { Op::Rebuild { group, stripe } } else { Op::Resync { group, stripe } };
                     let lane = self.lane_of(self.case.geometry.shard(group, stripe));
                     let request = Request { tag: ReqTag(HOST | tag.0), volume, op };
-                    if self.broken == Some(Break::SkipResync) && !rebuild {
+                    let skipped = match self.broken {
+                        Some(Break::SkipResync) => !rebuild,
+                        Some(Break::SkipRebuild) => rebuild && stripe % 3 == 1,
+                        _ => false,
+                    };
+                    if skipped {
                         let mail = ControlMail::Maintained(tag.0, ReqStatus::Ok);
                         self.send(lane, CONTROL, Ev::ToControl(mail));
                         continue;
@@ -405,8 +412,10 @@ impl World {
             (Asked::Create, Ok(_)) => self.create_volume(),
             (Asked::Volume, Ok(Answer::Volume(VolumeId(id)))) => {
                 self.volume = VolumeId(id);
-                self.full_round();
+                if self.cut.is_some() { self.cut_created() } else { self.full_round() }
             }
+            (Asked::Assemble { .. }, answer) if self.cut.is_some() => self.cut_assembled(answer.err()),
+            (Asked::Fail, Ok(_)) if self.cut.is_some() => self.cut_degrade(),
             (Asked::Assemble { .. }, Ok(_)) => {
                 self.full().unverifiable |= self.unverifiable_regions();
                 self.full_round();
@@ -443,7 +452,7 @@ impl World {
     /// a volume that is not resynced cannot make good.
     fn full_round(&mut self) {
         self.begin_round();
-        let may = matches!(self.current_round(), Round::Calm | Round::Members) && self.case.track_dirty;
+        let may = matches!(self.current_round(), Round::Calm | Round::Members) && self.case.track_dirty();
         if may && self.full().crashes < 3 && self.rng.percent(45) {
             self.full().crash_due = true;
             let delay = self.rng.range(20_000, 1_500_000);
@@ -572,16 +581,37 @@ impl World {
             }
         }
         self.rng.shuffle(&mut drives);
-        let size = self.full().size;
-        let devices = drives.into_iter().map(|d| info(d, size)).collect();
         // Degraded and dirty is refused, and so is too little; both are right, and the end of the case.
         let members = self.current_round() == Round::Members;
         let may_refuse = self.havoc() || (!clean && parity && (degraded || !whole || members));
+        self.assemble_drives(drives, may_refuse);
+    }
+
+    fn assemble_drives(&mut self, drives: Vec<usize>, may_refuse: bool) {
+        let size = self.full().size;
+        let devices = drives.into_iter().map(|d| info(d, size)).collect();
         let (now, config) = (self.clock.now(), self.tuning());
         let history = self.full().uuid();
         let tag = self.full().command(Asked::Assemble { may_refuse });
         self.full().manager = Some(Manager::assemble(now, config, tag, history, devices, false));
         self.full_pump();
+    }
+
+    /// Assembles the array after a cut of the cuts campaign. `uuid` makes its history another one than any before.
+    pub(super) fn assemble_from(&mut self, drives: Vec<usize>, uuid: u64) {
+        self.full().uuid = uuid;
+        self.assemble_drives(drives, false);
+    }
+
+    /// The manager has nothing more to say; the lanes go on.
+    pub(super) fn dismiss_manager(&mut self) {
+        self.full().manager = None;
+    }
+
+    /// The drives behind a view's members, where member and drive have the same number.
+    pub(super) fn live_devices(&self, view: &raid_core::view::View) -> Vec<Option<usize>> {
+        let live = |m: &MemberState| matches!(m, MemberState::Active | MemberState::Spare);
+        view.members.iter().enumerate().map(|(m, state)| live(state).then_some(m)).collect()
     }
 
     /// The newest configuration on the drives says dirty, whatever the view says: so it is while the manager prepares to
@@ -614,7 +644,7 @@ impl World {
         let Some(volume) = view.volume(self.volume).filter(|v| v.online) else { return };
         let whole = volume.groups.iter().all(|g| g.slots.iter().all(|s| s.state == SlotState::InSync));
         let spare = view.members.contains(&MemberState::Spare);
-        if !whole && spare && !self.havoc() && !self.full().cancelled {
+        if !whole && spare && !self.havoc() && !self.full().cancelled && !self.unverifiable_regions() {
             self.fail(format!("degraded at rest, with a spare at hand: {}", super::trace::view(&view)));
         }
     }

@@ -87,7 +87,7 @@ impl Mini {
             id: VolumeId(0),
             geometry: g,
             size: case.volume_bytes(),
-            track_dirty: case.track_dirty,
+            track_dirty: case.track_dirty(),
             dirty: case.unsynced,
             online: true,
             regions: None,

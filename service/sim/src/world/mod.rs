@@ -8,10 +8,12 @@
 //! | `faults` | what goes wrong, and when that is allowed |
 //! | `mini` | the simulator's own manager (engine campaign) |
 //! | `full` | the real manager, with creation, assembly and crashes (full campaign) |
+//! | `cuts` | the cuts campaign: the power fails at every event of a case |
 //! | `check` | redundancy on the drives against the data |
 //! | `trace` | the last events, for a failing run |
 
 mod check;
+mod cuts;
 mod faults;
 mod front;
 mod full;
@@ -27,6 +29,8 @@ use raid_core::action::{Event, IoStatus, IoTag, ReqStatus, Request, Slice, Volum
 use raid_core::units::Tick;
 use raid_core::view::View;
 
+use self::cuts::CutState;
+pub use self::cuts::{CutAt, running_cuts};
 use self::faults::Injector;
 use self::front::Front;
 use self::full::Full;
@@ -34,6 +38,7 @@ use self::io::DriveIo;
 use self::lane::Lane;
 use self::mini::Mini;
 use self::trace::Trace;
+pub use self::trace::Tracing;
 use crate::breaks::Break;
 use crate::case::{Campaign, Case, Round};
 use crate::clock::Clock;
@@ -41,9 +46,12 @@ use crate::drive::Drive;
 use crate::memory::Memory;
 use crate::oracle::Oracle;
 use crate::rng::{Rng, mix};
+use crate::tally::Tally;
 
 /// Events without any answer to a request or a rebuild step, after which a run is stuck.
 const PATIENCE: u64 = 400_000;
+/// Nanoseconds without one, after which it is stuck too.
+const PATIENCE_TIME: u64 = 60_000_000_000;
 
 /// What a case did.
 #[derive(Clone, Copy, Debug, Default)]
@@ -66,6 +74,10 @@ pub struct Stats {
     pub crashes: u64,
     /// Rows whose redundancy was checked.
     pub rows: u64,
+    /// Cuts of the power, each with one choice of what was still volatile.
+    pub cuts: u64,
+    /// Cuts that were left out, because the same drives under the same promises had been tried.
+    pub repeated: u64,
 }
 
 impl Stats {
@@ -80,11 +92,13 @@ impl Stats {
         self.repairs += other.repairs;
         self.crashes += other.crashes;
         self.rows += other.rows;
+        self.cuts += other.cuts;
+        self.repeated += other.repeated;
     }
 }
 
 /// How a case ended.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// What it did.
     pub stats: Stats,
@@ -92,6 +106,10 @@ pub struct Outcome {
     pub violation: Option<String>,
     /// The last events.
     pub trace: Vec<String>,
+    /// The cuts that led to the violation, outermost first.
+    pub cuts: Vec<CutAt>,
+    /// What cuts found.
+    pub tally: Tally,
 }
 
 /// What is scheduled.
@@ -150,14 +168,22 @@ enum Control {
 enum Stage {
     /// The array is being made or assembled.
     Starting,
+    /// The volume is filled, before the load of the cuts campaign.
+    Fill,
+    /// Members are failed, before the load of the cuts campaign.
+    Degrade,
     /// Requests of a round.
     Load,
     /// The round's requests are answered; rebuilds go on.
     Settle,
+    /// The load of the cuts campaign is over; the mark is cleared.
+    Drain,
     /// Everything is read.
     Sweep,
     /// The sweep may have found faults; rebuilds go on.
     SettleAgain,
+    /// After the recovery from a cut, members are lost in turn and everything is read again.
+    Losing,
     /// Everything was checked.
     Over,
 }
@@ -198,39 +224,62 @@ pub struct World {
     missed: BTreeMap<u32, BTreeSet<u16>>,
     /// The volume went offline, which only havoc allows.
     offline: bool,
+    /// Only in the cuts campaign.
+    cut: Option<Box<CutState>>,
     progress: u64,
+    /// The progress that was seen last, and when that was.
+    seen: (u64, Tick),
     stats: Stats,
     trace: Trace,
     violation: Option<String>,
 }
 
 impl World {
-    /// Runs a case to its end or to its first violation. `verbose` prints each event as it happens.
-    pub fn run(case: Case, broken: Option<Break>, verbose: bool) -> Outcome {
-        let mut world = World::new(case, broken, verbose);
-        world.begin();
-        while world.violation.is_none() && world.stage != Stage::Over {
-            let Some(event) = world.clock.advance() else {
-                let open = world.front.open();
-                world.fail(format!("no progress: nothing is due in stage {:?}, {open} requests are open", world.stage));
-                break;
-            };
-            world.handle(event);
-            if world.clock.events() > world.progress + PATIENCE {
-                world.fail(format!("no progress: busy without an answer in stage {:?}", world.stage));
-            }
-            while world.steer() {}
+    /// Runs a case to its end or to its first violation.
+    pub fn run(case: Case, broken: Option<Break>, tracing: Tracing) -> Outcome {
+        if case.plan.is_some() {
+            return World::run_cuts(case, broken, &[], tracing);
         }
-        let violation = world.violation.take().map(|v| format!("{v} (at {} ns)", world.clock.now().0));
-        Outcome { stats: world.stats, violation, trace: world.trace.lines() }
+        let mut world = World::new(case, broken, tracing);
+        world.begin();
+        while world.step() {}
+        world.outcome()
     }
 
-    fn new(case: Case, broken: Option<Break>, verbose: bool) -> World {
+    /// The next event, and what follows from it at once. False at the end or at a violation.
+    fn step(&mut self) -> bool {
+        if self.violation.is_some() || self.stage == Stage::Over {
+            return false;
+        }
+        let Some(event) = self.clock.advance() else {
+            let open = self.front.open();
+            self.fail(format!("no progress: nothing is due in stage {:?}, {open} requests are open", self.stage));
+            return false;
+        };
+        self.handle(event);
+        if self.seen.0 != self.progress {
+            self.seen = (self.progress, self.clock.now());
+        }
+        let idle = self.clock.now().0 - self.seen.1.0;
+        if self.clock.events() > self.progress + PATIENCE || idle > PATIENCE_TIME {
+            self.fail(format!("no progress: busy for {idle} ns without an answer in stage {:?}", self.stage));
+        }
+        while self.steer() {}
+        true
+    }
+
+    fn outcome(mut self) -> Outcome {
+        let violation = self.violation.take().map(|v| format!("{v} (at {} ns)", self.clock.now().0));
+        let trace = self.trace.lines();
+        Outcome { stats: self.stats, violation, trace, cuts: Vec::new(), tally: Tally::default() }
+    }
+
+    fn new(case: Case, broken: Option<Break>, tracing: Tracing) -> World {
         let mut rng = Rng::new(mix(case.seed) ^ 0x5eed);
         let oracle = Oracle::new(case.volume_bytes() / 512, case.cache);
         let control = match case.campaign {
             Campaign::Engine => Control::Mini(Box::new(Mini::new(&case))),
-            Campaign::Full => Control::Full(Box::new(Full::new(&case, &mut rng))),
+            Campaign::Full | Campaign::Cuts => Control::Full(Box::new(Full::new(&case, &mut rng))),
         };
         World {
             front: Front::new(&case),
@@ -257,9 +306,11 @@ impl World {
             broken,
             missed: BTreeMap::new(),
             offline: false,
+            cut: None,
             progress: 0,
+            seen: (0, Tick(0)),
             stats: Stats::default(),
-            trace: Trace::new(verbose),
+            trace: Trace::new(tracing),
             violation: None,
         }
     }
@@ -323,6 +374,9 @@ impl World {
         if self.violation.is_some() || !self.front.quiet() || !self.at_rest() {
             return false;
         }
+        if self.cut.is_some() {
+            return self.cut_steer();
+        }
         match self.stage {
             Stage::Load => {
                 self.stage = Stage::Settle;
@@ -330,7 +384,7 @@ impl World {
             }
             Stage::Settle => {
                 self.stage = Stage::Sweep;
-                self.front.begin_sweep();
+                self.front.begin_sweep([(0, self.oracle.sectors())]);
                 self.clock.after(1, Ev::Burst);
             }
             Stage::Sweep => {
@@ -342,7 +396,7 @@ impl World {
                 self.check_redundancy();
                 self.round_ended();
             }
-            Stage::Starting | Stage::Over => return false,
+            _ => return false,
         }
         true
     }

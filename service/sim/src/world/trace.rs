@@ -8,20 +8,34 @@ use raid_core::view::{MemberState, SlotState, View};
 /// Lines that are kept.
 const KEPT: usize = 50;
 
+/// What happens to events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tracing {
+    /// Nothing: they are too many.
+    Off,
+    /// The last ones are kept.
+    Keep,
+    /// They are kept, and printed at once.
+    Print,
+}
+
 /// See the module's head.
 pub(super) struct Trace {
     lines: VecDeque<(Tick, Box<dyn Fn() -> String>)>,
-    verbose: bool,
+    tracing: Tracing,
 }
 
 impl Trace {
-    pub(super) fn new(verbose: bool) -> Trace {
-        Trace { lines: VecDeque::with_capacity(KEPT), verbose }
+    pub(super) fn new(tracing: Tracing) -> Trace {
+        Trace { lines: VecDeque::new(), tracing }
     }
 
     /// Notes what happened; the text is made from captured values when it is wanted.
     pub(super) fn event(&mut self, now: Tick, text: impl Fn() -> String + 'static) {
-        if self.verbose {
+        if self.tracing == Tracing::Off {
+            return;
+        }
+        if self.tracing == Tracing::Print {
             println!("{:>12} {}", now.0, text());
         }
         if self.lines.len() == KEPT {
@@ -32,6 +46,9 @@ impl Trace {
 
     /// Notes something rare, whose text borrows.
     pub(super) fn note(&mut self, now: Tick, text: impl Fn() -> String) {
+        if self.tracing == Tracing::Off {
+            return;
+        }
         let text = text();
         self.event(now, move || text.clone());
     }
