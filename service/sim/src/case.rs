@@ -172,6 +172,15 @@ fn small_cells(level: Option<Level>) -> Vec<(Level, u16)> {
     all.into_iter().filter(|(l, _)| level.is_none_or(|only| only == *l)).collect()
 }
 
+fn survives(geometry: &Geometry) -> usize {
+    match geometry.level {
+        Level::Raid0 => 0,
+        Level::Raid6 => 2,
+        Level::Raid1 => usize::from(geometry.width) - 1,
+        Level::Raid5 | Level::Raid10 => 1,
+    }
+}
+
 impl Case {
     /// The case of a seed. Seeds in a row go through the whole matrix.
     pub fn new(seed: u64, limits: Limits) -> Case {
@@ -252,12 +261,7 @@ impl Case {
         let stripe = geometry.stripe_bytes();
         let policy = limits.policy.unwrap_or(rng.pick(&[Policy::None, Policy::Resync, Policy::Bitmap]));
         let policy = if level == Level::Raid0 { Policy::None } else { policy };
-        let survives = match level {
-            Level::Raid0 => 0,
-            Level::Raid6 => 2,
-            Level::Raid1 => u64::from(width) - 1,
-            _ => 1,
-        };
+        let survives = survives(&geometry) as u64;
         let requests = rng.range(4, 20) as u32;
         let down = if rng.percent(35) { rng.range(0, survives) as u16 } else { 0 };
         let dies = (u64::from(down) < survives && rng.percent(25)).then(|| rng.below(u64::from(requests)) as u32);
@@ -291,6 +295,11 @@ impl Case {
             rounds: vec![Round::Calm],
             plan: Some(plan),
         }
+    }
+
+    /// Lost members that the volume survives, whichever they are.
+    pub fn survives(&self) -> usize {
+        survives(&self.geometry)
     }
 
     /// Writes need a durable dirty mark.

@@ -272,8 +272,7 @@ impl Cutter<'_> {
                 self.stats.cuts += 1;
                 let path = [at, &[here]].concat();
                 RUNNING.with_borrow_mut(|running| running.clone_from(&path));
-                let last = self.only.len() == path.len();
-                let tracing = if last { self.tracing } else { Tracing::Off };
+                let tracing = if self.only.is_empty() { Tracing::Off } else { self.tracing };
                 let mut reborn = world.reborn(&remains, &image, lose, mix(lottery), tracing);
                 reborn.cuts_mut().deep = at.is_empty() && mix(lottery ^ 7).is_multiple_of(DEEP);
                 self.drive(&mut reborn, &path);

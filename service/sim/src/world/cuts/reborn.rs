@@ -190,6 +190,13 @@ impl World {
         let slots = || before.volume(self.volume).into_iter().flat_map(|v| &v.groups).flat_map(|g| &g.slots);
         let lost = |d: usize| cut.gone.contains(&d) || cut.doubtful.contains(&d);
         let degraded = slots().any(|s| s.state != SlotState::InSync || lost(usize::from(s.member.0)));
+        // The copies of a bitmap lie on some members, which may be just those.
+        let mut away: Vec<usize> =
+            (0..self.drives.len()).filter(|d| lost(*d) || self.devices.get(*d).is_some_and(Option::is_none)).collect();
+        away.extend(slots().filter(|s| s.state != SlotState::InSync).map(|s| usize::from(s.member.0)));
+        away.sort_unstable();
+        away.dedup();
+        let surely = surely && (self.case.policy != Policy::Bitmap || away.len() <= self.case.survives());
         let rebuilding = slots().any(|s| s.state == SlotState::Rebuilding);
         match refused {
             None => {
