@@ -32,6 +32,8 @@ pub struct Item {
     pub column: u16,
     /// Payload or intent.
     pub kind: Kind,
+    /// Payload that is newer than the newest parity of its row, which does not cover it.
+    pub later: bool,
     /// The record that it stands in.
     pub sequence: u64,
     /// CRC32C of the block's new content.
@@ -41,13 +43,22 @@ pub struct Item {
     pub payload: Option<Payload>,
 }
 
-/// A row with something to do. At least one of the lists has an item; both are sorted by column.
+/// A row with something to do. At least one of the lists has an item; all are sorted by column.
+///
+/// Parity in the journal covers all payload of its row that stands in the same record or in an older one. What is newer was
+/// acknowledged from the write-back cache, and its parity was never logged. So a column may have an item in `settled`, which
+/// parity counts on, and a newer one in `later`. Only together with the first one can parity give back a column that is
+/// missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row<'a> {
     /// Which row.
     pub id: RowId,
-    /// New content, one item for each block that has some. Nothing here is older than the intents.
-    pub payloads: &'a [Item],
+    /// New content with its parity: to be written as it is. Then the row is consistent. Nothing here is older than the
+    /// intents.
+    pub settled: &'a [Item],
+    /// Newer data: to be written after that like any partial write, parity included. At levels without parity all payload
+    /// is here.
+    pub later: &'a [Item],
     /// The newest intent of the row: what all its columns were to become, past the journal. A payload of the same column
     /// with a higher sequence overrides it.
     pub intents: &'a [Item],
@@ -96,7 +107,7 @@ pub struct Replay {
     /// The anchor that replay began at. The next epoch's number must be larger than its epoch's, and
     /// [`super::Ring::new`] takes its generation.
     pub anchor: Anchor,
-    /// By row, payloads before intents, by column.
+    /// By row, in the order of its lists, by column.
     items: Vec<Item>,
     /// To be written, and to be durable, before replay writes the first block to a member. Otherwise a second crash that
     /// takes the one copy along leaves rows half replayed.
@@ -143,12 +154,12 @@ pub enum Fault {
 impl Replay {
     pub(super) fn new(
         anchor: Anchor,
-        mut items: Vec<Item>,
+        items: Vec<Item>,
         repairs: Vec<Repair>,
         rot: Vec<Rot>,
         summary: Summary,
     ) -> Replay {
-        resolve(&mut items);
+        debug_assert!(items.is_sorted_by_key(|i| (i.id, i.kind == Kind::Intent, i.later, i.column)));
         Replay { anchor, items, repairs, rot, summary }
     }
 
@@ -156,7 +167,8 @@ impl Replay {
     pub fn rows(&self) -> impl Iterator<Item = Row<'_>> {
         self.items.chunk_by(|a, b| a.id == b.id).map(|items| {
             let (payloads, intents) = items.split_at(items.partition_point(|i| i.kind == Kind::Payload));
-            Row { id: items[0].id, payloads, intents }
+            let (settled, later) = payloads.split_at(payloads.partition_point(|i| !i.later));
+            Row { id: items[0].id, settled, later, intents }
         })
     }
 
@@ -177,19 +189,27 @@ impl Replay {
     }
 }
 
-/// Keeps what is in force: of each row the newest intent, and of each column the newest payload that is not older than it.
-/// Doing this to a part of the items first changes nothing, so that a long scan can do it now and then.
-pub(super) fn resolve(items: &mut Vec<Item>) {
+/// Keeps what is in force: of each row the newest intent, and of each column the newest payload that is not older than it,
+/// and the newest one that parity covers. Doing this to a part of the items first changes nothing, so that a long scan can
+/// do it now and then.
+pub(super) fn resolve(items: &mut Vec<Item>, data_columns: u16) {
     // Stable: of two payloads for a block in one record, the later one is the newer one.
     items.sort_by_key(|i| (i.id, i.kind == Kind::Intent, i.column, i.sequence));
     let (mut kept, mut start) = (0, 0);
     while start < items.len() {
         let id = items[start].id;
         let end = start + items[start..].iter().take_while(|i| i.id == id).count();
-        let intent = items[start..end].iter().filter(|i| i.kind == Kind::Intent).map(|i| i.sequence).max().unwrap_or(0);
+        let newest =
+            |list: &[Item], of: &dyn Fn(&&Item) -> bool| list.iter().filter(of).map(|i| i.sequence).max().unwrap_or(0);
+        let row = &mut items[start..end];
+        let intent = newest(row, &|i| i.kind == Kind::Intent);
+        let parity = newest(row, &|i| i.kind == Kind::Payload && i.column >= data_columns && i.sequence >= intent);
+        row.iter_mut().for_each(|i| i.later = i.kind == Kind::Payload && i.sequence > parity);
+        row.sort_by_key(|i| (i.kind == Kind::Intent, i.later, i.column, i.sequence));
         for n in start..end {
             let item = items[n];
-            let newest = items[n + 1..end].first().is_none_or(|i| (i.kind, i.column) != (item.kind, item.column));
+            let list = |i: &Item| (i.kind, i.later, i.column);
+            let newest = items[n + 1..end].first().is_none_or(|i| list(i) != list(&item));
             if newest && item.sequence >= intent {
                 items[kept] = item;
                 kept += 1;

@@ -34,6 +34,8 @@ pub struct Shape {
     pub blocks: u32,
     /// Most blocks of one read, at least 1.
     pub piece: u32,
+    /// Columns from this one on hold parity.
+    pub data_columns: u16,
 }
 
 /// A read that the scan asks for.
@@ -216,6 +218,7 @@ impl Scan {
             .collect();
         let lost: u64 = rot.iter().map(|r| r.last - r.first + 1).sum();
         self.items.retain(|i| i.sequence < end);
+        resolve(&mut self.items, self.shape.data_columns);
         let (anchor_block, anchor_copies) = self.anchor_at;
         let mut repairs: Vec<Repair> = repair(self.shape.copies, anchor_block, anchor_copies).into_iter().collect();
         repairs.extend(self.repairs.iter().filter(|r| r.0 < end).map(|r| r.1));
@@ -361,7 +364,7 @@ impl Scan {
         // Only while everything so far will be taken. What is cut off later must not have displaced anything.
         let settled = self.bad.last().is_none_or(|b| b.last <= self.durable);
         if settled && self.items.len() > self.compact_at {
-            resolve(&mut self.items);
+            resolve(&mut self.items, self.shape.data_columns);
             self.compact_at = COMPACT_FROM.max(2 * self.items.len());
         }
     }
@@ -398,5 +401,5 @@ fn row_of(entry: &RawEntry) -> RowId {
 }
 
 fn item(sequence: u64, entry: &RawEntry, kind: Kind, payload: Option<Payload>) -> Item {
-    Item { id: row_of(entry), column: entry.column, kind, sequence, crc: entry.crc, payload }
+    Item { id: row_of(entry), column: entry.column, kind, later: false, sequence, crc: entry.crc, payload }
 }

@@ -157,6 +157,7 @@ impl Bench {
 /// Runs a scan, in pieces of some size, answering in a seeded order.
 struct Driver {
     piece: u32,
+    data_columns: u16,
     seed: u64,
     /// (copy, block) that cannot be read.
     unreadable: BTreeSet<(u8, u32)>,
@@ -166,13 +167,19 @@ struct Driver {
 
 impl Default for Driver {
     fn default() -> Driver {
-        Driver { piece: 16, seed: 1, unreadable: BTreeSet::new(), reads: 0, blocks: 0 }
+        Driver { piece: 16, data_columns: 8, seed: 1, unreadable: BTreeSet::new(), reads: 0, blocks: 0 }
     }
 }
 
 impl Driver {
     fn run(&mut self, copies: &[Vec<u8>], blocks: u32) -> Result<Replay, Fault> {
-        let shape = Shape { identity: IDENTITY, copies: copies.len() as u8, blocks, piece: self.piece };
+        let shape = Shape {
+            identity: IDENTITY,
+            copies: copies.len() as u8,
+            blocks,
+            piece: self.piece,
+            data_columns: self.data_columns,
+        };
         self.drive(shape, |read| {
             copies[usize::from(read.copy)][read.block as usize * BLOCK..][..read.count as usize * BLOCK].to_vec()
         })
@@ -211,30 +218,40 @@ impl Driver {
     }
 }
 
-/// What a replay would do, in short: (stripe, row, column, tag) of payloads and of intents, the payload's bytes looked up.
+/// What a replay would do, in short: (stripe, row, column, tag), the payload's bytes looked up.
 type Short = Vec<(u32, u16, u16, u64)>;
 
-/// Turns a replay into tags, by their checksums, and checks the order and the payload's bytes.
-fn short(replay: &Replay, copies: &[Vec<u8>], tags: impl IntoIterator<Item = u64>) -> (Short, Short) {
+/// Turns a replay into tags, by their checksums, and checks the order and the payload's bytes. Settled, later, intents.
+fn lists(replay: &Replay, copies: &[Vec<u8>], tags: impl IntoIterator<Item = u64>) -> [Short; 3] {
     let by_crc: std::collections::BTreeMap<u32, u64> = tags.into_iter().map(|t| (crc_of(t), t)).collect();
-    let (mut payloads, mut intents) = (Vec::new(), Vec::new());
+    let mut found = [Vec::new(), Vec::new(), Vec::new()];
     let mut last = None;
     for row in replay.rows() {
         assert!(last < Some(row.id), "rows are sorted and come once");
         last = Some(row.id);
-        assert!(!row.payloads.is_empty() || !row.intents.is_empty());
-        for list in [row.payloads, row.intents] {
+        assert!(row.settled.len() + row.later.len() + row.intents.len() > 0);
+        for list in [row.settled, row.later, row.intents] {
             assert!(list.windows(2).all(|w| w[0].column < w[1].column), "one item for each column, in order");
             assert!(list.iter().all(|i| i.id == row.id));
         }
-        for item in row.payloads {
-            let tag = by_crc[&item.crc];
-            let at = item.payload.expect("a payload that was found");
-            let bytes = &copies[usize::from(at.copy)][at.block as usize * BLOCK..][..BLOCK];
-            assert_eq!(bytes, content(tag), "{item:?}");
-            payloads.push((row.id.stripe, row.id.row, item.column, tag));
+        for (list, found) in [row.settled, row.later, row.intents].into_iter().zip(&mut found) {
+            for item in list {
+                let tag = by_crc[&item.crc];
+                if item.kind == Kind::Payload {
+                    let at = item.payload.expect("a payload that was found");
+                    let bytes = &copies[usize::from(at.copy)][at.block as usize * BLOCK..][..BLOCK];
+                    assert_eq!(bytes, content(tag), "{item:?}");
+                }
+                found.push((row.id.stripe, row.id.row, item.column, tag));
+            }
         }
-        intents.extend(row.intents.iter().map(|i| (row.id.stripe, row.id.row, i.column, by_crc[&i.crc])));
     }
-    (payloads, intents)
+    found
+}
+
+/// The same where there is no parity: payloads and intents.
+fn short(replay: &Replay, copies: &[Vec<u8>], tags: impl IntoIterator<Item = u64>) -> (Short, Short) {
+    let [settled, later, intents] = lists(replay, copies, tags);
+    assert_eq!(settled, []);
+    (later, intents)
 }

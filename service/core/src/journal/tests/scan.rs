@@ -1,3 +1,4 @@
+use super::super::replay::resolve;
 use super::*;
 
 fn row(stripe: u32, row: u16) -> RowId {
@@ -43,12 +44,44 @@ fn an_intent_revokes_older_payload_of_its_row_and_no_newer_one() {
     assert_eq!(payloads, [(1, 0, 2, 20), (1, 0, 3, 21), (1, 1, 0, 3)]);
     assert_eq!(intents.len(), 4);
     let first = replay.rows().next().expect("a row");
-    assert!(first.payloads.iter().all(|p| first.intents.iter().all(|i| p.sequence > i.sequence)));
+    assert!(first.later.iter().all(|p| first.intents.iter().all(|i| p.sequence > i.sequence)));
     // The next intent displaces the one before it, and the payload between them.
     b.record(&(0..4).map(|c| intent(1, 0, c, 24 + u64::from(c))).collect::<Vec<_>>());
     let (payloads, intents) = short(&b.replay(), &b.copies, 1..30);
     assert_eq!(payloads, [(1, 1, 0, 3)]);
     assert_eq!(intents.iter().map(|i| i.3).collect::<Vec<_>>(), [24, 25, 26, 27]);
+}
+
+/// Write-back: data is logged alone, and parity when the row is written out. What comes after that is not in the parity.
+#[test]
+fn what_parity_covers_is_kept_apart_from_what_is_newer() {
+    let mut b = Bench::new(2, 60);
+    let replay = |b: &Bench| {
+        let mut driver = Driver { data_columns: 3, ..Driver::default() };
+        lists(&driver.run(&b.copies, b.blocks).expect("an anchor"), &b.copies, 1..30)
+    };
+    b.record(&[payload(1, 0, 0, 1), payload(1, 0, 1, 2)]);
+    b.record(&[payload(1, 0, 0, 3)]);
+    assert_eq!(replay(&b), [vec![], vec![(1, 0, 0, 3), (1, 0, 1, 2)], vec![]]);
+    b.record(&[payload(1, 0, 3, 4)]);
+    let settled = vec![(1, 0, 0, 3), (1, 0, 1, 2), (1, 0, 3, 4)];
+    assert_eq!(replay(&b), [settled.clone(), vec![], vec![]]);
+    // Without the 3, the 4 could give back no missing column.
+    b.record(&[payload(1, 0, 0, 5), payload(1, 0, 2, 6)]);
+    b.record(&[payload(1, 0, 0, 7)]);
+    assert_eq!(replay(&b), [settled, vec![(1, 0, 0, 7), (1, 0, 2, 6)], vec![]]);
+    b.record(&[payload(1, 0, 3, 8)]);
+    assert_eq!(replay(&b)[0], [(1, 0, 0, 7), (1, 0, 1, 2), (1, 0, 2, 6), (1, 0, 3, 8)]);
+    assert_eq!(replay(&b)[1], []);
+    // An intent revokes both.
+    b.record(&[payload(1, 0, 0, 9)]);
+    b.record(&(0..4).map(|c| intent(1, 0, c, 10 + u64::from(c))).collect::<Vec<_>>());
+    b.record(&[payload(1, 0, 1, 20)]);
+    let [settled, later, intents] = replay(&b);
+    assert_eq!((settled, later, intents.len()), (vec![], vec![(1, 0, 1, 20)], 4));
+    // Write-through: data and parity in one record.
+    b.record(&[payload(1, 0, 2, 21), payload(1, 0, 3, 22)]);
+    assert_eq!(replay(&b)[0], [(1, 0, 1, 20), (1, 0, 2, 21), (1, 0, 3, 22)]);
 }
 
 #[test]
@@ -130,14 +163,14 @@ fn lost_payload_is_reported_and_replay_goes_on() {
     // The older payload of the lost block is not brought back: it would be old data beside new parity.
     let first = replay.rows().next().expect("a row");
     assert_eq!(first.id, row(1, 0));
-    let found: Vec<_> = first.payloads.iter().map(|p| (p.column, p.sequence, p.crc, p.payload.is_some())).collect();
+    let found: Vec<_> = first.later.iter().map(|p| (p.column, p.sequence, p.crc, p.payload.is_some())).collect();
     assert_eq!(found, [(0, 2, crc_of(3), false), (3, 2, crc_of(4), true)]);
     let ids: Vec<_> = replay.rows().map(|r| r.id).collect();
     assert_eq!(ids, [row(1, 0), row(2, 0), row(3, 0), row(5, 5), row(7, 7)]);
     // Written again later, it is no longer needed.
     b.record(&[payload(7, 7, 7, 9)]);
     let replay = b.replay();
-    assert!(replay.rows().last().expect("a row").payloads[0].payload.is_some());
+    assert!(replay.rows().last().expect("a row").later[0].payload.is_some());
     assert_eq!(replay.rot.len(), 1);
 }
 
@@ -321,7 +354,7 @@ fn without_an_anchor_the_journal_is_lost() {
     let fault = b.scan().expect_err("no anchor");
     assert_eq!(fault, Fault::Lost { volume: VolumeId(3), shard: 5 });
     assert!(fault.to_string().contains("--force"), "{fault}");
-    let shape = Shape { identity: IDENTITY, copies: 2, blocks: 2, piece: 8 };
+    let shape = Shape { identity: IDENTITY, copies: 2, blocks: 2, piece: 8, data_columns: 3 };
     assert!(Scan::new(shape).is_done(), "no ring is that short");
     assert!(Scan::new(Shape { copies: 0, blocks: 20, ..shape }).next_read().is_none());
 }
@@ -385,7 +418,7 @@ fn unreadable_blocks_are_like_bad_ones() {
 #[test]
 fn answers_that_nobody_asked_for_change_nothing() {
     let b = Bench::new(2, 20);
-    let mut scan = Scan::new(Shape { identity: IDENTITY, copies: 2, blocks: 20, piece: 8 });
+    let mut scan = Scan::new(Shape { identity: IDENTITY, copies: 2, blocks: 20, piece: 8, data_columns: 3 });
     let bytes = vec![0; 2 * BLOCK];
     let read = scan.next_read().expect("the anchors of a copy");
     scan.complete(Read { copy: 1, ..read }, Ok(&bytes));
@@ -433,7 +466,7 @@ fn a_long_ring_is_linear() {
         }
         bytes
     };
-    let shape = Shape { identity: IDENTITY, copies: 1, blocks, piece: 256 };
+    let shape = Shape { identity: IDENTITY, copies: 1, blocks, piece: 256, data_columns: 3 };
     let mut driver = Driver::default();
     let replay = driver
         .drive(shape, |r| (r.block..r.block + r.count).flat_map(&mut give).collect())
@@ -446,4 +479,39 @@ fn a_long_ring_is_linear() {
     assert_eq!(replay.summary.end, u64::from(RECORDS) + 1);
     assert_eq!(replay.items().len(), 1000, "the newest of each block");
     assert!(replay.items().iter().all(|i| i.sequence > u64::from(RECORDS) - 3000));
+}
+
+/// A long scan throws away on the way what is out of date. It must not matter when.
+#[test]
+fn what_is_in_force_does_not_depend_on_when_the_rest_is_thrown_away() {
+    for seed in 0..200 {
+        let mut dice = Dice::new(seed);
+        let mut sequence = 1;
+        let items: Vec<Item> = (0..1 + dice.below(60))
+            .map(|n| {
+                sequence += dice.below(2) as u64;
+                let intent = dice.one_in(8);
+                Item {
+                    id: row(0, dice.below(3) as u16),
+                    column: dice.below(4) as u16,
+                    kind: if intent { Kind::Intent } else { Kind::Payload },
+                    later: false,
+                    sequence,
+                    crc: n as u32,
+                    payload: None,
+                }
+            })
+            .collect();
+        let mut at_once = items.clone();
+        resolve(&mut at_once, 3);
+        let mut by_parts = Vec::new();
+        for item in items {
+            by_parts.push(item);
+            if dice.one_in(4) {
+                resolve(&mut by_parts, 3);
+            }
+        }
+        resolve(&mut by_parts, 3);
+        assert_eq!(by_parts, at_once, "seed {seed}");
+    }
 }
