@@ -57,7 +57,8 @@ pub struct Row<'a> {
     /// intents.
     pub settled: &'a [Item],
     /// Newer data: to be written after that like any partial write, parity included. At levels without parity all payload
-    /// is here.
+    /// is here. A crash may cut this off and it is done again, so the new parity has to come from all data of the row, or,
+    /// if a column is missing, the write has to be logged in the next epoch ([`super::Ring::after`]) and done there.
     pub later: &'a [Item],
     /// The newest intent of the row: what all its columns were to become, past the journal. A payload of the same column
     /// with a higher sequence overrides it.
@@ -104,11 +105,12 @@ pub struct Summary {
 /// The result of a scan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replay {
-    /// The anchor that replay began at. The next epoch's number must be larger than its epoch's, and
-    /// [`super::Ring::new`] takes its generation.
+    /// The anchor that replay began at. The next epoch, [`super::Ring::after`], has a higher number than its epoch.
     pub anchor: Anchor,
     /// By row, in the order of its lists, by column.
     items: Vec<Item>,
+    /// Where a new epoch may begin without touching a trace of this one, and with how many blocks.
+    behind: (u32, u32),
     /// To be written, and to be durable, before replay writes the first block to a member. Otherwise a second crash that
     /// takes the one copy along leaves rows half replayed.
     pub repairs: Vec<Repair>,
@@ -155,12 +157,20 @@ impl Replay {
     pub(super) fn new(
         anchor: Anchor,
         items: Vec<Item>,
+        behind: (u32, u32),
         repairs: Vec<Repair>,
         rot: Vec<Rot>,
         summary: Summary,
     ) -> Replay {
         debug_assert!(items.is_sorted_by_key(|i| (i.id, i.kind == Kind::Intent, i.later, i.column)));
-        Replay { anchor, items, repairs, rot, summary }
+        Replay { anchor, items, behind, repairs, rot, summary }
+    }
+
+    /// The block behind the last trace of a record, and the blocks from there to the tail. They may be overwritten while this
+    /// replay may still have to be done again; the torn records before them may not, because their headers can be what
+    /// tells rot from the end.
+    pub(super) fn behind(&self) -> (u32, u32) {
+        self.behind
     }
 
     /// The rows with something to do, in order.

@@ -17,12 +17,15 @@
 //!   only, that would give up acknowledged data before the new data is there: such a row has to wait, or go through the
 //!   journal. [`Ring::may_bypass`] tells.
 //! - Space is free only when the anchor that leaves it behind is durable: an older anchor still leads replay into it.
+//! - Before the first anchor of an epoch is durable, nothing counts, because a crash would lead replay to the epoch before it.
+//!   For the same reason the records of that epoch are not overwritten until then.
 //! - One anchor is in flight at a time. Two would be in both anchor blocks at once, and a crash could tear them both.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::format::{Anchor, ENTRIES_MAX, Entry, Epoch, FIRST_BLOCK, Identity, Kind, compose};
+use super::replay::Replay;
 
 /// A place in the ring for one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +78,12 @@ pub struct Ring {
     identity: Identity,
     epoch: Epoch,
     blocks: u32,
+    /// The block where the epoch began.
+    start: u32,
+    /// Blocks that may be used before the first anchor is durable.
+    room: u32,
+    /// The first anchor is durable.
+    open: bool,
     /// The records from `tail` on.
     slots: VecDeque<Slot>,
     /// The oldest record that is not released.
@@ -85,7 +94,7 @@ pub struct Ring {
     counted: u64,
     /// The next record's number.
     next: u64,
-    // Positions count blocks since the epoch began; the block is [`FIRST_BLOCK`] plus the position modulo the capacity.
+    // Positions count blocks since the epoch began, from `start` on.
     reusable_at: u64,
     tail_at: u64,
     written_at: u64,
@@ -102,18 +111,38 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A new epoch, with an empty ring, and its first anchor. Nothing can be appended before that is durable and
-    /// [`Ring::anchored`] was called. `generation` is that of the newest anchor that was found, or 0 for a new ring, whose
-    /// anchor blocks must have been cleared on all copies.
+    /// A ring that is new on disk, and its first anchor. Its anchor blocks must have been cleared on all copies. Nothing can
+    /// be appended before the anchor is durable and [`Ring::anchored`] was called.
     ///
     /// # Panics
     /// If a ring of `blocks` blocks has no room for a record.
-    pub fn new(identity: Identity, epoch: Epoch, blocks: u32, generation: u64) -> (Ring, Anchor) {
+    pub fn new(identity: Identity, epoch: Epoch, blocks: u32) -> (Ring, Anchor) {
+        Ring::begin(identity, epoch, blocks, 0, FIRST_BLOCK, 0)
+    }
+
+    /// A new epoch after a replay, and its first anchor. The anchor may be written when all that was replayed is durable on
+    /// the members. What must not be written to the members without a journal can be appended before: it goes behind the
+    /// old records and is durable, but does not count yet, and the anchor that is written then passes from the old records
+    /// to the new ones at once.
+    ///
+    /// # Panics
+    /// If the epoch's number is not higher than the one before: replay would take old records again.
+    pub fn after(replay: &Replay, epoch: Epoch) -> (Ring, Anchor) {
+        let Anchor { identity, blocks, generation, epoch: before, .. } = replay.anchor;
+        assert!(epoch.number > before.number, "epoch {} does not follow {}", epoch.number, before.number);
+        let (start, room) = replay.behind();
+        Ring::begin(identity, epoch, blocks, generation, start, room)
+    }
+
+    fn begin(identity: Identity, epoch: Epoch, blocks: u32, generation: u64, start: u32, room: u32) -> (Ring, Anchor) {
         assert!(blocks > FIRST_BLOCK, "a ring of {blocks} blocks has no room for records");
         let mut ring = Ring {
             identity,
             epoch,
             blocks,
+            start,
+            room,
+            open: false,
             slots: VecDeque::with_capacity((blocks - FIRST_BLOCK) as usize),
             tail: 1,
             written_to: 0,
@@ -146,7 +175,7 @@ impl Ring {
     pub fn usage(&self) -> Usage {
         Usage {
             capacity: self.capacity(),
-            used: (self.next_at - self.reusable_at) as u32,
+            used: self.capacity() - self.free(),
             released: (self.tail_at - self.reusable_at) as u32,
             written: (self.written_at - self.tail_at) as u32,
             records: self.slots.len() as u32,
@@ -158,7 +187,13 @@ impl Ring {
     }
 
     fn block(&self, position: u64) -> u32 {
+        let position = position + u64::from(self.start - FIRST_BLOCK);
         FIRST_BLOCK + (position % u64::from(self.capacity())) as u32
+    }
+
+    fn free(&self) -> u32 {
+        let room = if self.open { self.capacity() } else { self.room };
+        room - (self.next_at - self.reusable_at) as u32
     }
 
     fn slot(&mut self, sequence: u64) -> Option<&mut Slot> {
@@ -171,9 +206,7 @@ impl Ring {
     pub fn append(&mut self, payload: u16) -> Option<Place> {
         debug_assert!(usize::from(payload) <= ENTRIES_MAX, "a record of {payload} payload blocks has no header");
         let blocks = 1 + u32::from(payload);
-        let first_anchor_missing = self.anchoring && self.next == 1;
-        let free = u64::from(self.capacity()) - (self.next_at - self.reusable_at);
-        if first_anchor_missing || u64::from(blocks) > free {
+        if blocks > self.free() {
             return None;
         }
         let block = self.block(self.next_at);
@@ -215,14 +248,18 @@ impl Ring {
 
     /// A record is durable on all live copies. Returns the records that count from now on, often none or many.
     pub fn durable(&mut self, sequence: u64) -> Range<u64> {
-        let before = self.counted;
         if let Some(slot) = self.slot(sequence) {
             debug_assert!(!slot.durable, "record {sequence} became durable twice");
             slot.durable = true;
         } else {
             debug_assert!(false, "record {sequence} is not in the ring");
         }
-        while self.slot(self.counted + 1).is_some_and(|s| s.durable) {
+        self.count()
+    }
+
+    fn count(&mut self) -> Range<u64> {
+        let before = self.counted;
+        while self.open && self.slot(self.counted + 1).is_some_and(|s| s.durable) {
             self.counted += 1;
         }
         self.check();
@@ -253,7 +290,7 @@ impl Ring {
         self.written_to
     }
 
-    /// The member writes of all records up to `point` are durable: moves the tail past them. Returns the anchor to be written
+    /// The member writes of all records up to `point` are durable (members without a volatile cache need no flush): moves the tail past them. Returns the anchor to be written
     /// to all copies, if there is something to say and no other anchor is in flight.
     pub fn advance(&mut self, point: u64) -> Option<Anchor> {
         debug_assert!(point <= self.written_to, "the tail would pass record {point}, written is {}", self.written_to);
@@ -267,13 +304,15 @@ impl Ring {
     }
 
     /// The anchor in flight is durable on all live copies: the space before its tail may be used. Returns the next anchor to
-    /// be written, if the tail has moved on.
-    pub fn anchored(&mut self) -> Option<Anchor> {
+    /// be written, if the tail has moved on, and the records that count from now on: with the first anchor of an epoch those
+    /// that are durable already, and never any with a later one.
+    pub fn anchored(&mut self) -> (Range<u64>, Option<Anchor>) {
         debug_assert!(self.anchoring, "no anchor is in flight");
         self.anchoring = false;
         self.reusable_at = self.anchor_at;
-        self.check();
-        self.next_anchor()
+        self.open = true;
+        let counted = self.count();
+        (counted, self.next_anchor())
     }
 
     fn next_anchor(&mut self) -> Option<Anchor> {
@@ -300,6 +339,7 @@ impl Ring {
         debug_assert!(self.reusable_at <= self.anchor_at && self.anchor_at <= self.tail_at);
         debug_assert!(self.tail_at <= self.written_at && self.written_at <= self.next_at);
         debug_assert!(self.next_at - self.reusable_at <= u64::from(self.capacity()));
+        debug_assert!(self.open || (self.counted == 0 && self.next_at <= u64::from(self.room)));
         debug_assert_eq!(self.slots.len() as u64, self.next - self.tail);
     }
 }

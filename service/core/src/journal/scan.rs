@@ -229,7 +229,10 @@ impl Scan {
             torn: self.expected - end,
             repaired: self.repaired + repairs.len() as u64,
         };
-        Ok(Replay::new(anchor, self.items, repairs, rot, summary))
+        let capacity = u64::from(self.shape.blocks - FIRST_BLOCK);
+        let block = (u64::from(anchor.tail_block - FIRST_BLOCK) + self.expected_at) % capacity;
+        let behind = (FIRST_BLOCK + block as u32, (capacity - self.expected_at) as u32);
+        Ok(Replay::new(anchor, self.items, behind, repairs, rot, summary))
     }
 
     fn take_anchors(&mut self, read: Read, bytes: &[u8]) {

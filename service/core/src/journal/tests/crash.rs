@@ -109,7 +109,7 @@ impl World {
         let blocks = 16 + rng.below(40) as u32;
         let copies = 1 + rng.below(3);
         let anchor_delay = [1, 8, 60][rng.below(3)];
-        let (ring, anchor) = Ring::new(IDENTITY, EPOCH, blocks, 0);
+        let (ring, anchor) = Ring::new(IDENTITY, EPOCH, blocks);
         let mut world = World {
             rng,
             fault,
@@ -277,7 +277,8 @@ impl World {
             if self.anchor_flights == 0 {
                 self.anchors_durable += 1;
                 if self.fault != Break::EarlySpace || self.anchors_durable == 1 {
-                    let next = self.ring.anchored();
+                    let (counted, next) = self.ring.anchored();
+                    assert!(counted.is_empty());
                     next.into_iter().for_each(|a| self.write_anchor(a));
                 }
             }
@@ -365,7 +366,7 @@ impl World {
         }
         self.anchor_flights += self.copies.len();
         if self.fault == Break::EarlySpace && anchor.generation > 1 {
-            let next = self.ring.anchored();
+            let (_, next) = self.ring.anchored();
             next.into_iter().for_each(|a| self.write_anchor(a));
         }
     }

@@ -6,7 +6,7 @@ fn anchor() -> Anchor {
 }
 
 fn header(writes: &[Write]) -> Vec<u8> {
-    let (mut ring, _) = Ring::new(IDENTITY, EPOCH, 500, 0);
+    let (mut ring, _) = Ring::new(IDENTITY, EPOCH, 500);
     ring.anchored();
     let payload = writes.iter().filter(|w| w.entry.kind == Kind::Payload).count() as u16;
     let place = ring.append(payload).expect("room");
@@ -60,7 +60,7 @@ fn an_anchor_is_these_bytes() {
 
 #[test]
 fn a_header_is_these_bytes() {
-    let (mut ring, _) = Ring::new(IDENTITY, EPOCH, 500, 0);
+    let (mut ring, _) = Ring::new(IDENTITY, EPOCH, 500);
     ring.anchored();
     ring.append(0).expect("room");
     ring.durable(1);
@@ -181,7 +181,7 @@ fn a_wrong_header_is_never_made() {
     let refused = |f: &dyn Fn(&mut [u8])| {
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| f(&mut vec![0; BLOCK]))).is_err()
     };
-    let (mut ring, _) = Ring::new(IDENTITY, EPOCH, 500, 0);
+    let (mut ring, _) = Ring::new(IDENTITY, EPOCH, 500);
     ring.anchored();
     let place = ring.append(1).expect("room");
     let put = |bytes: &mut [u8], n: u32| {

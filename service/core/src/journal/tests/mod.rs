@@ -88,9 +88,9 @@ struct Bench {
 
 impl Bench {
     fn new(copies: usize, blocks: u32) -> Bench {
-        let (mut ring, anchor) = Ring::new(IDENTITY, EPOCH, blocks, 0);
+        let (mut ring, anchor) = Ring::new(IDENTITY, EPOCH, blocks);
         assert_eq!(ring.append(0), None, "nothing may be appended before the first anchor is durable");
-        assert_eq!(ring.anchored(), None);
+        assert_eq!(ring.anchored(), (1..1, None));
         let mut bench =
             Bench { ring, blocks, copies: vec![vec![0; blocks as usize * BLOCK]; copies], places: Vec::new() };
         bench.anchor(&anchor);
@@ -135,7 +135,7 @@ impl Bench {
         let point = self.ring.flush_point();
         let anchor = self.ring.advance(point).expect("an anchor");
         self.anchor(&anchor);
-        assert_eq!(self.ring.anchored(), None);
+        assert_eq!(self.ring.anchored().1, None);
     }
 
     /// Spoils a block on some copies.

@@ -229,7 +229,7 @@ fn a_header_that_promises_more_than_the_ring_has_is_none() {
     let mut b = Bench::new(1, 30);
     b.record(&[payload(1, 0, 0, 1)]);
     let entries: Vec<Write> = (0..27).map(|n| payload(2, n, 0, 2)).collect();
-    let (mut large, _) = Ring::new(IDENTITY, EPOCH, 300, 0);
+    let (mut large, _) = Ring::new(IDENTITY, EPOCH, 300);
     large.anchored();
     large.append(1);
     let place = large.append(27).expect("room in the larger ring");
@@ -238,7 +238,7 @@ fn a_header_that_promises_more_than_the_ring_has_is_none() {
     let replay = b.replay();
     assert_eq!((replay.summary.end, replay.summary.torn), (2, 0));
     // 26 blocks behind the first record are all that there are.
-    let (mut large, _) = Ring::new(IDENTITY, EPOCH, 300, 0);
+    let (mut large, _) = Ring::new(IDENTITY, EPOCH, 300);
     large.anchored();
     large.append(1);
     let place = large.append(25).expect("room in the larger ring");
@@ -256,7 +256,8 @@ fn records_of_an_older_epoch_are_never_taken() {
     let before = b.replay();
     assert_eq!(before.summary.records, 8);
     let epoch = Epoch { number: EPOCH.number + 1, nonce: 77 };
-    let (ring, anchor) = Ring::new(IDENTITY, epoch, b.blocks, before.anchor.generation);
+    let (ring, anchor) = Ring::after(&before, epoch);
+    assert_eq!(anchor.generation, before.anchor.generation + 1);
     assert_ne!(anchor.block(), before.anchor.block(), "the old anchor stays until the new one is durable");
     // The power goes when only one copy has the new anchor: it is the newest, and everything was replayed before it.
     anchor.encode(b.block_mut(1, anchor.block()));
@@ -292,7 +293,7 @@ fn user_data_is_no_record() {
     b.spoil(lost.block, &[0]);
     let mut forge = |epoch: Epoch| {
         for block in lost.block + 1..lost.block + 7 {
-            let (mut forged, _) = Ring::new(IDENTITY, epoch, 60, 0);
+            let (mut forged, _) = Ring::new(IDENTITY, epoch, 60);
             forged.anchored();
             let mut place = forged.append(0).expect("room");
             (place.block, place.sequence, place.durable) = (block, 3, 2);
@@ -439,7 +440,7 @@ fn answers_that_nobody_asked_for_change_nothing() {
 fn a_long_ring_is_linear() {
     const RECORDS: u32 = 100_000;
     let blocks = 2 + 2 * RECORDS + 1000;
-    let (mut ring, anchor) = Ring::new(IDENTITY, EPOCH, blocks, 0);
+    let (mut ring, anchor) = Ring::new(IDENTITY, EPOCH, blocks);
     ring.anchored();
     let places: Vec<Place> = (1..=RECORDS)
         .map(|seq| {
@@ -514,4 +515,53 @@ fn what_is_in_force_does_not_depend_on_when_the_rest_is_thrown_away() {
         resolve(&mut by_parts, 3);
         assert_eq!(by_parts, at_once, "seed {seed}");
     }
+}
+
+/// What replay may not write to the members without a journal goes into the next epoch, behind the old records, and the
+/// first anchor of that epoch passes from one to the other at once.
+#[test]
+fn the_next_epoch_begins_behind_the_old_records() {
+    let mut b = Bench::new(2, 30);
+    for seq in 1..8 {
+        b.record(&[payload(seq, 0, 0, seq.into()), payload(seq, 0, 1, 10 + u64::from(seq))]);
+    }
+    b.release(1);
+    b.release(2);
+    // Rot, of which nobody knows but a record that is torn itself: its header must stay.
+    let rot = b.places[6];
+    let torn = b.put(&[payload(9, 0, 0, 9), payload(9, 0, 1, 9)], &[0, 1]);
+    b.spoil(rot.block + 1, &[0, 1]);
+    b.spoil(torn.block + 2, &[0, 1]);
+    let before = b.replay();
+    assert_eq!((before.summary.end, before.summary.torn, before.rot.len()), (8, 1, 1));
+    assert_eq!((before.anchor.tail, before.anchor.tail_block), (3, 8));
+    let epoch = Epoch { number: EPOCH.number + 1, nonce: 77 };
+    let (ring, anchor) = Ring::after(&before, epoch);
+    assert_eq!((anchor.tail, anchor.tail_block), (1, torn.block + 3));
+    b.ring = ring;
+    assert_eq!(b.ring.usage(), Usage { capacity: 28, used: 18, released: 0, written: 0, records: 0 });
+    let places = [
+        b.put(&[payload(50, 0, 0, 20), payload(50, 0, 1, 21), payload(50, 0, 2, 22)], &[0, 1]),
+        b.put(&[payload(51, 0, 0, 23), payload(51, 0, 1, 24)], &[0, 1]),
+    ];
+    assert_eq!(b.ring.append(3), None, "only ten blocks are free until the anchor is durable");
+    let last = b.put(&[payload(52, 0, 0, 25), payload(52, 0, 1, 26)], &[0, 1]);
+    assert_eq!(places[0].parts(), [(26, 4), (2, 0)]);
+    assert_eq!(last.parts(), [(5, 3), (2, 0)]);
+    for place in [last, places[0], places[1]] {
+        assert!(b.ring.durable(place.sequence).is_empty(), "nothing counts before the first anchor");
+    }
+    // The power goes: all is as it was.
+    assert_eq!(b.replay(), before);
+    // It goes when one copy has the anchor, and when both have.
+    for copy in 0..2 {
+        anchor.encode(b.block_mut(copy, anchor.block()));
+        let now = b.replay();
+        assert_eq!(short(&now, &b.copies, 20..27).0.len(), 7);
+        assert_eq!((now.anchor, now.summary.end, now.rot.len()), (anchor, 4, 0));
+    }
+    assert_eq!(b.ring.anchored(), (1..4, None));
+    assert_eq!(b.ring.usage().used, 10);
+    let refused = std::panic::catch_unwind(|| Ring::after(&before, EPOCH).1);
+    assert!(refused.is_err(), "the same epoch again");
 }
