@@ -167,11 +167,14 @@ impl Crash {
     fn play(&mut self, options: &Options) -> Result<(), String> {
         for kill in 1..=options.kills {
             let begin = Instant::now();
-            let what = self.kill(options.r#break.is_some()).map_err(|e| format!("kill {kill}: {e}"))?;
-            println!("kill {kill}/{}: {what}; {:.0} s", options.kills, begin.elapsed().as_secs_f64());
+            let failed = |e| format!("kill {kill}: {e}");
+            let killed = self.kill(options.r#break.is_some()).map_err(failed)?;
+            let kept = self.recover().map_err(failed)?;
+            println!("kill {kill}/{}: {killed}; {kept}; {:.0} s", options.kills, begin.elapsed().as_secs_f64());
         }
         if options.control {
-            let Err(found) = self.kill(true) else {
+            self.kill(true).map_err(|e| format!("the control: {e}"))?;
+            let Err(found) = self.recover() else {
                 return Err("the control: drives that ignore flushes were not found out".to_string());
             };
             println!("control: drives that ignore flushes were found out, as they must be: {}", first_lines(&found, 3));
@@ -179,7 +182,7 @@ impl Crash {
         Ok(())
     }
 
-    /// One round: load, kill, restart, reconnect, check. With `lies` the drives ignore flushes meanwhile.
+    /// The first half of a round: load, and the kill in the middle of it. With `lies` the drives ignore flushes meanwhile.
     fn kill(&mut self, lies: bool) -> Result<String, String> {
         if lies {
             self.daemon.stop()?;
@@ -207,6 +210,11 @@ impl Crash {
             return Err("nothing was being written at the moment of the kill: nothing was tested".to_string());
         }
         self.end_load(load)?;
+        Ok(format!("after {promises} promises, {under_way} writes under way"))
+    }
+
+    /// The second half: restart, reconnect, and every check. Its error is what was broken.
+    fn recover(&mut self) -> Result<String, String> {
         let lost = if self.lose_member { Some(self.lose()?) } else { None };
         // Recovery may be cut as well, at any moment of it. The guest is disconnected meanwhile: a kernel whose target goes
         // away while it connects notices only after a minute. Without cuts its own reconnect loop finds the target.
@@ -233,7 +241,7 @@ impl Crash {
         if let Some(lost) = lost {
             self.replace(lost)?;
         }
-        Ok(report(promises, under_way, cuts, promised, &checked))
+        Ok(report(cuts, promised, &checked))
     }
 
     /// A member is gone while raidd is not running.
@@ -274,10 +282,10 @@ impl Crash {
 /// Promises after which raidd is killed: from and to.
 const PROMISES: (u64, u64) = (400, 1200);
 
-fn report(promises: u64, under_way: usize, cuts: u64, promised: usize, checked: &Checked) -> String {
+fn report(cuts: u64, promised: usize, checked: &Checked) -> String {
     format!(
-        "after {promises} promises, {under_way} writes under way, recovery cut {cuts} times; {} files ({promised} with promises, {:.1} MiB) and {} rows in \
-         {} databases kept, {} file systems clean",
+        "recovery cut {cuts} times; {} files ({promised} with promises, {:.1} MiB) and {} rows in {} databases kept, {} file \
+         systems clean",
         checked.files,
         checked.bytes as f64 / f64::from(1 << 20),
         checked.rows,
