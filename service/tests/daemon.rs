@@ -95,6 +95,93 @@ fn a_missing_member_means_degraded_after_a_wait_with_advice() {
     daemon.stop();
 }
 
+/// How many regions of volume a/v are in a state.
+fn regions(daemon: &Daemon, state: &str) -> u64 {
+    let shown = daemon.ctl(&["-o", "json", "volume", "show", "a/v"]);
+    let regions = shown.split("\"regions\"").nth(1).expect("a bitmap");
+    let after = regions.split(&format!("\"{state}\": ")).nth(1).unwrap_or_else(|| panic!("no {state} in {shown}"));
+    after.chars().take_while(char::is_ascii_digit).collect::<String>().parse().expect("a number")
+}
+
+/// Bytes that the array's last operation of this kind had to do.
+fn work(daemon: &Daemon, kind: &str) -> u64 {
+    let shown = daemon.ctl(&["-o", "json", "operation", "list"]);
+    let last = shown.split("\"kind\": ").filter(|o| o.starts_with(&format!("\"{kind}\""))).last();
+    let last = last.unwrap_or_else(|| panic!("no {kind} in {shown}"));
+    let total = last.split("\"total_bytes\": ").nth(1).expect("a total");
+    total.chars().take_while(char::is_ascii_digit).collect::<String>().parse().expect("a number")
+}
+
+#[test]
+fn a_kill_costs_a_resync_of_what_was_being_written_and_no_more() {
+    const GROUP: u64 = 3 << 20;
+    let dir = TempDir::new("bitmap");
+    let daemon = Daemon::serve(&dir, &[]);
+    let port = set_up(&daemon, &dir, "5", 4, 0);
+    let all = regions(&daemon, "unwritten");
+    assert_eq!(all, 6, "a region for each group");
+    let mut initiator = connect(port);
+    let mut buffer = vec![1; 4096];
+    initiator.read(1, 2000, &mut buffer).expect("a read");
+    assert!(buffer.iter().all(|b| *b == 0), "what was never written is zeros");
+    // The first block of three groups.
+    let blocks = [0, GROUP / 4096, 5 * GROUP / 4096];
+    for block in blocks {
+        write(&mut initiator, block..block + 1, 1);
+    }
+    assert_eq!((regions(&daemon, "unwritten"), regions(&daemon, "dirty")), (all - 3, 3));
+    daemon.kill();
+
+    let daemon = Daemon::serve(&dir, &[]);
+    let mut initiator = connect(port);
+    for block in blocks {
+        check(&mut initiator, block..block + 1, 1);
+    }
+    daemon.wait_healthy("a");
+    assert_eq!(work(&daemon, "resync"), 3 * GROUP, "only those three");
+    assert_eq!((regions(&daemon, "unwritten"), regions(&daemon, "need_sync")), (all - 3, 0));
+    daemon.stop();
+    let daemon = Daemon::serve(&dir, &[]);
+    assert!(!daemon.ctl(&["operation", "list"]).contains("resync"), "a clean stop costs nothing");
+    daemon.stop();
+}
+
+#[test]
+fn a_member_that_was_away_comes_back_as_itself_with_what_it_missed() {
+    const GROUP: u64 = 3 << 20;
+    let dir = TempDir::new("away");
+    let daemon = Daemon::serve(&dir, &[]);
+    let port = set_up(&daemon, &dir, "5", 4, 0);
+    // All groups, clean before the member goes: what is clean is on all members.
+    let mut initiator = connect(port);
+    for group in 0..6 {
+        let block = group * GROUP / 4096;
+        write(&mut initiator, block..block + 4, 1);
+    }
+    daemon.wait_for("clean regions", || regions(&daemon, "clean") == 6);
+    daemon.stop();
+    fs::rename(dir.path("m2"), dir.path("gone")).expect("a member goes");
+    let daemon = Daemon::serve(&dir, &[]);
+    let mut initiator = connect(port);
+    write(&mut initiator, 0..4, 2);
+    daemon.stop();
+    fs::rename(dir.path("gone"), dir.path("m2")).expect("it comes back");
+    let daemon = Daemon::serve(&dir, &[]);
+    daemon.ctl(&["member", "add", "a", &path(&dir, "m2")]);
+    daemon.wait_healthy("a");
+    assert!(daemon.ctl(&["events"]).contains("is back in array"), "{}", daemon.log());
+    assert_eq!(daemon.ctl(&["-o", "json", "member", "list", "a"]).matches("\"uuid\"").count(), 4, "the same member");
+    // It has everything: another one can go.
+    daemon.ctl(&["member", "fail", "a", "0"]);
+    let mut initiator = connect(port);
+    check(&mut initiator, 0..4, 2);
+    for group in 1..6 {
+        let block = group * GROUP / 4096;
+        check(&mut initiator, block..block + 4, 1);
+    }
+    daemon.stop();
+}
+
 #[test]
 fn read_errors_are_repaired_and_write_errors_fail_the_member() {
     let dir = TempDir::new("faults");

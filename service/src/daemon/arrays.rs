@@ -2,12 +2,14 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use raid_core::engine;
 use raid_core::manager::{Answer, ArrayStatus, Command, DeviceId, ManageError, Manager};
+use raid_core::view::MemberState;
 use tokio::sync::{oneshot, watch};
 
 use super::devices::Device;
@@ -145,10 +147,33 @@ impl Array {
         let status = self.status();
         let used: Vec<DeviceId> = status.members.iter().filter_map(|m| m.device).collect();
         let unused: Vec<DeviceId> = self.lock().keys().filter(|d| !used.contains(d)).copied().collect();
-        for id in unused {
-            self.lock().remove(&id);
+        self.release(unused).await;
+    }
+
+    /// Closes the device of a failed member that is behind this path, so that it can be added again.
+    pub async fn release_failed(&self, path: &str) {
+        let place = |path: &str| std::fs::metadata(path).map(|m| (m.dev(), m.ino(), m.rdev())).ok();
+        let wanted = place(path);
+        let status = self.status();
+        let failed = status.members.iter().filter(|m| m.state == MemberState::Failed);
+        let same = failed.filter(|m| wanted.is_some() && place(&m.address) == wanted);
+        self.release(same.filter_map(|m| m.device).collect()).await;
+    }
+
+    async fn release(&self, devices: Vec<DeviceId>) {
+        for id in devices {
+            let Some(device) = self.lock().remove(&id) else { continue };
+            let handle = Arc::downgrade(&device.handle);
+            drop(device);
             // If the host has gone, so have its handles.
             let _ = self.tell(HostCommand::Device(id, None)).await;
+            // It is free when the host and the lanes have let go of it.
+            for _ in 0..200 {
+                if handle.strong_count() == 0 {
+                    break;
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
         }
     }
 

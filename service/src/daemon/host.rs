@@ -135,8 +135,9 @@ impl ArrayHost {
                     self.config.devices.insert(id, handle);
                 }
                 HostCommand::Device(id, None) => {
-                    self.config.devices.remove(&id);
+                    // The queue first: when the handle is gone, the device is free.
                     self.queues.remove(&id);
+                    self.config.devices.remove(&id);
                 }
                 HostCommand::Manage(command, reply) => {
                     self.next_command += 1;
@@ -344,6 +345,8 @@ impl ArrayHost {
             queue.poll(&mut completions);
         }
         let worked = !completions.is_empty();
+        // What an answer changes, like a region that is clean now, need not lead to an action.
+        self.changed |= worked;
         for done in completions.drain(..) {
             let Some(mut transfer) = self.transfers.remove(&done.tag) else { continue };
             transfer.in_flight = false;

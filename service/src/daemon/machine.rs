@@ -471,6 +471,7 @@ impl Daemon {
         let array = self.array(name)?;
         let path = absolute(&device.address);
         let made = device.create_size.is_some() && !std::path::Path::new(&path).exists();
+        array.release_failed(&path).await;
         let open = self.open_new(&device.address, device.create_size).await?;
         let info = open.info.clone();
         let result = array.command_with(open, command(info)).await;
