@@ -390,14 +390,31 @@ impl Daemon {
             .filter(|e| e.volume.split('/').next() == Some(array))
             .cloned()
             .collect();
+        let mut served = Vec::new();
         for export in exports {
-            if let Err(e) = self.serve(&export).await {
-                let text = format!("the export of {} as {} could not be restored: {e}", export.volume, export.nqn);
-                tracing::error!("{text}");
-                let resource = format!("exports/{}", export.nqn);
-                self.machine.events.publish(manager::Severity::Error, "export-not-restored", &resource, &text);
+            match self.serve(&export, false).await {
+                Ok(()) => served.push(export),
+                Err(e) => self.not_restored(&export, &e),
             }
         }
+        // Listeners last. A host whose connection broke with the former process comes back at once, and would take the
+        // namespaces that are not there yet for deleted, with the file systems on them.
+        for export in served {
+            let (target, spec) = (self.target.clone(), export.clone());
+            let listening = tokio::task::spawn_blocking(move || open_listeners(&target, &spec))
+                .await
+                .unwrap_or_else(|e| Err(Error::new(Kind::Internal, format!("the target panicked: {e}"))));
+            if let Err(e) = listening {
+                self.not_restored(&export, &e);
+            }
+        }
+    }
+
+    fn not_restored(&self, export: &Export, e: &Error) {
+        let text = format!("the export of {} as {} could not be restored: {e}", export.volume, export.nqn);
+        tracing::error!("{text}");
+        let resource = format!("exports/{}", export.nqn);
+        self.machine.events.publish(manager::Severity::Error, "export-not-restored", &resource, &text);
     }
 
     /// Refuses while a volume of the array (or one of its volumes) is exported.
@@ -522,7 +539,7 @@ impl Daemon {
         }
         let listen = spec.listen.iter().map(SocketAddr::to_string).collect();
         let export = Export { volume, nqn: spec.nqn, nsid, listen, hosts, any_host };
-        self.serve(&export).await?;
+        self.serve(&export, true).await?;
         let saved = {
             let mut state = lock(&self.state);
             state.state.exports.push(export.clone());
@@ -540,8 +557,8 @@ impl Daemon {
         Ok(nsid)
     }
 
-    /// Makes the target serve an export. What was begun is undone if a part fails.
-    async fn serve(self: &Arc<Self>, export: &Export) -> Result<(), Error> {
+    /// Makes the target serve an export; with `listen` its listeners are opened too. What was begun is undone if a part fails.
+    async fn serve(self: &Arc<Self>, export: &Export, listen: bool) -> Result<(), Error> {
         let (array_name, volume_name) = export.volume.split_once('/').unwrap_or((&export.volume, ""));
         let array = self.array(array_name)?;
         let status = array.status();
@@ -583,7 +600,7 @@ impl Daemon {
         });
         let (target, export) = (self.target.clone(), export.clone());
         let serial = uuid::Uuid::from_bytes(status.uuid).simple().to_string()[..20].to_string();
-        tokio::task::spawn_blocking(move || configure(&target, &export, &serial, info, factory))
+        tokio::task::spawn_blocking(move || configure(&target, &export, &serial, info, factory, listen))
             .await
             .map_err(|e| Error::new(Kind::Internal, format!("the target panicked: {e}")))?
     }
@@ -672,6 +689,7 @@ fn configure(
     serial: &str,
     info: NamespaceInfo,
     factory: nvmf::DeviceFactory,
+    open_listeners: bool,
 ) -> Result<(), Error> {
     let hosts =
         if export.any_host { nvmf::Hosts::Any } else { nvmf::Hosts::Listed(export.hosts.iter().cloned().collect()) };
@@ -711,7 +729,7 @@ fn configure(
     let mut opened = Vec::new();
     let result = (|| {
         target.add_namespace(&export.nqn, export.nsid, info, factory)?;
-        for addr in listen {
+        for addr in listen.into_iter().filter(|_| open_listeners) {
             if !target.listeners().contains(&addr) {
                 opened.push(target.add_listener(addr)?);
             }
@@ -730,6 +748,16 @@ fn configure(
         };
         target_error(e)
     })
+}
+
+/// Opens the listeners of an export that is served already, as far as they are not open.
+fn open_listeners(target: &TargetHandle, export: &Export) -> Result<(), Error> {
+    for addr in export.listen.iter().filter_map(|text| text.parse::<SocketAddr>().ok()) {
+        if !target.listeners().contains(&addr) {
+            target.add_listener(addr).map_err(target_error)?;
+        }
+    }
+    Ok(())
 }
 
 fn withdraw(target: &TargetHandle, export: &Export, others: &[Export]) -> Result<(), Error> {
