@@ -21,7 +21,8 @@ use crate::units::BLOCK_SIZE;
 /// Most copies of a ring: as many as a mask of them has bits.
 const COPIES_MAX: u8 = 8;
 /// From so many items on, what is out of date is thrown away on the way, each time when the number has doubled.
-const COMPACT_FROM: usize = 1 << 16;
+/// In tests at once, so that every one of them goes that way.
+const COMPACT_FROM: usize = if cfg!(test) { 4 } else { 1 << 16 };
 
 /// What is to be scanned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -228,16 +228,16 @@ fn an_empty_record_vouches_for_those_before_it() {
 fn a_header_that_promises_more_than_the_ring_has_is_none() {
     let mut b = Bench::new(1, 30);
     b.record(&[payload(1, 0, 0, 1)]);
-    let entries: Vec<Write> = (0..27).map(|n| payload(2, n, 0, 2)).collect();
+    let entries: Vec<Write> = (0..26).map(|n| payload(2, n, 0, 2)).collect();
     let (mut large, _) = Ring::new(IDENTITY, EPOCH, 300);
     large.anchored();
     large.append(1);
-    let place = large.append(27).expect("room in the larger ring");
+    let place = large.append(26).expect("room in the larger ring");
     let header = record_bytes(&mut large, &place, &entries)[..BLOCK].to_vec();
     b.block_mut(0, place.block).copy_from_slice(&header);
     let replay = b.replay();
     assert_eq!((replay.summary.end, replay.summary.torn), (2, 0));
-    // 26 blocks behind the first record are all that there are.
+    // 26 blocks behind the first record are all that there are, and one is the header.
     let (mut large, _) = Ring::new(IDENTITY, EPOCH, 300);
     large.anchored();
     large.append(1);
@@ -245,6 +245,23 @@ fn a_header_that_promises_more_than_the_ring_has_is_none() {
     let header = record_bytes(&mut large, &place, &entries[..25])[..BLOCK].to_vec();
     b.block_mut(0, place.block).copy_from_slice(&header);
     assert_eq!(b.replay().summary.torn, 1, "this one would fit, and is a torn record");
+}
+
+/// A sequence number that the blocks in between cannot account for is no record of this ring, whatever its checksum.
+#[test]
+fn a_header_from_the_future_is_none() {
+    for (gap, sequence, taken) in
+        [(0, 3, false), (0, 2, true), (1, 3, true), (1, 4, false), (3, 5, true), (3, 6, false)]
+    {
+        let mut b = Bench::new(1, 30);
+        let first = b.record(&[payload(1, 0, 0, 1)]);
+        let mut place = b.ring.append(0).expect("room");
+        (place.block, place.sequence, place.durable) = (first.block + 2 + gap, sequence, sequence - 1);
+        let bytes = record_bytes(&mut b.ring, &place, &[intent(9, 9, 9, 9)]);
+        b.block_mut(0, place.block).copy_from_slice(&bytes);
+        let end = b.replay().summary.end;
+        assert_eq!(end, if taken { sequence + 1 } else { 2 }, "{sequence} after {gap} blocks");
+    }
 }
 
 #[test]
