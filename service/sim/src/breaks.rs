@@ -38,6 +38,8 @@ pub enum Break {
     SkipManagerFlush,
     /// Resync steps are answered and not done.
     SkipResync,
+    /// Every third stripe is left out of a resync.
+    PartResync,
     /// FUA is ignored.
     IgnoreFua,
     /// Some answers of members never come.
@@ -64,6 +66,7 @@ pub const ALL: &[(Break, &str, &str)] = &[
     (Break::SkipFlush, "skip-flush", "flushes of members are answered and not done"),
     (Break::SkipManagerFlush, "skip-manager-flush", "flushes that the manager orders are answered and not done"),
     (Break::SkipResync, "skip-resync", "resync steps are answered and not done"),
+    (Break::PartResync, "part-resync", "every third stripe is left out of a resync"),
     (Break::IgnoreFua, "ignore-fua", "FUA is ignored"),
     (Break::LoseAnswer, "lose-answer", "some answers of members never come"),
     (Break::ReadBehind, "read-behind", "lanes read for others although their view is not the newest"),

@@ -1,6 +1,6 @@
 //! raidsim: raid-core with simulated drives on one seeded clock.
 //!
-//! The engines, and in the full campaign the manager, are the real ones. Everything around them is simulated: drives with
+//! The engines, and in the full and cuts campaigns the manager, are the real ones. Everything around them is simulated: drives with
 //! latencies, caches and faults, mailboxes between reactors, buffer memory, the parity kernel (the scalar reference of
 //! `raid_core::gf`). Requests are random; a model says what each 512-byte sector may hold. One seed decides everything, so
 //! that a failing run is replayed by its seed. `service/docs/testing.md` tells how.

@@ -80,6 +80,7 @@ controls! {
     skipped_flushes_are_found: SkipFlush,
     skipped_flushes_of_the_manager_are_found: SkipManagerFlush,
     skipped_resyncs_are_found: SkipResync,
+    resyncs_that_leave_stripes_out_are_found: PartResync,
     ignored_fua_is_found: IgnoreFua,
     lost_answers_are_found: LoseAnswer,
     reads_behind_the_newest_view_are_found: ReadBehind,

@@ -292,6 +292,7 @@ impl World {
                     let request = Request { tag: ReqTag(HOST | tag.0), volume, op };
                     let skipped = match self.broken {
                         Some(Break::SkipResync) => !rebuild,
+                        Some(Break::PartResync) => !rebuild && stripe % 3 == 1,
                         Some(Break::SkipRebuild) => rebuild && stripe % 3 == 1,
                         _ => false,
                     };

@@ -468,7 +468,12 @@ impl World {
             mini.steps.insert(tag, ());
             let lane = self.lane_of(geometry.shard(group, stripe));
             let request = Request { tag: ReqTag(HOST | tag), volume: VolumeId(0), op };
-            if self.broken == Some(Break::SkipResync) && matches!(request.op, Op::Resync { .. }) {
+            let skipped = match self.broken {
+                Some(Break::SkipResync) => matches!(request.op, Op::Resync { .. }),
+                Some(Break::PartResync) => matches!(request.op, Op::Resync { stripe, .. } if stripe % 3 == 1),
+                _ => false,
+            };
+            if skipped {
                 self.send(lane, CONTROL, Ev::ToControl(ControlMail::Maintained(tag, ReqStatus::Ok)));
                 continue;
             }
