@@ -39,6 +39,8 @@ live() {
   cat /sys/class/nvme/nvme*/state; ls /sys/block; dmesg | tail -n 20
   fail "the kernel did not find the volumes again within 60 s"
 }
+# Which disks the kernel has; one that was taken for deleted comes back as another one.
+disks() { for s in $(all); do echo "$s $(cat "/sys/block/$(basename "$(device "$s")")/diskseq")"; done; }
 make_one() {
   case $1 in
     ext4) mkfs.ext4 -q -F "$(device ext4)" ;;
@@ -62,7 +64,7 @@ abandon() {
   for _ in $(seq 1 100); do
     # Not by `mountpoint`: a dead file system does not even answer that.
     for s in $(all); do if grep -q " /mnt/$s " /proc/mounts; then umount "/mnt/$s" 2> /tmp/umount || true; fi; done
-    grep -q ' /mnt/' /proc/mounts || { echo 3 > /proc/sys/vm/drop_caches; return 0; }
+    grep -q ' /mnt/' /proc/mounts || { disks > /tmp/disks; echo 3 > /proc/sys/vm/drop_caches; return 0; }
     sleep 0.2
   done
   cat /tmp/umount; ps ax | tail -n 30; fail "the dead file systems cannot be unmounted"

@@ -219,7 +219,8 @@ impl Crash {
         // Recovery may be cut as well, at any moment of it. The guest is disconnected meanwhile: a kernel whose target goes
         // away while it connects notices only after a minute. Without cuts its own reconnect loop finds the target.
         let cuts = self.rng.between(0, 2);
-        let mut back = "live".to_string();
+        let mut back =
+            "live; disks | diff /tmp/disks - || fail 'the kernel lost namespaces while it reconnected'".to_string();
         if cuts > 0 {
             self.guest.run("disconnect", &script("nvme disconnect -n $NQN"))?;
             back = format!("connect {}", self.daemon.listen.port());
