@@ -257,7 +257,8 @@ impl World {
             return false;
         }
         let sweep = open.what == What::Read && matches!(self.stage, Stage::Sweep | Stage::Losing);
-        if sweep && open.to - open.from > 8 {
+        let all = (open.from..open.to).all(|sector| self.unverifiable(sector, false));
+        if sweep && !all && open.to - open.from > 8 {
             self.front.read_halves(open.from, open.to);
         } else if (open.from..open.to).any(|sector| self.unverifiable(sector, open.what != What::Read)) {
             self.cuts_mut().verdict.unreadable += u64::from(sweep);
