@@ -155,7 +155,13 @@ impl World {
         let window = self.rng.range(1, 8) as u32;
         match self.case.plan {
             Some(plan) => Config { window, clean_after: plan.clean_after, least_extent: 0, ..Config::default() },
-            None => Config { window, clean_after: self.rng.range(1_000_000, 20_000_000), ..Config::default() },
+            None => {
+                let clean_after = self.rng.range(1_000_000, 20_000_000);
+                // A member that is failed for its read errors is one fault more than a round has planned, beside blocks of
+                // others that cannot be read either: only where anything may go wrong.
+                let read_error_limit = if self.case.lossy() { self.rng.range(8, 128) as u32 } else { u32::MAX };
+                Config { window, clean_after, read_error_limit, ..Config::default() }
+            }
         }
     }
 
