@@ -148,7 +148,7 @@ impl Oracle {
             let Some(entries) = self.open.get_mut(&sector) else { continue };
             if self.volatile && !durable {
                 let past = self.past.entry(sector).or_default();
-                for e in entries.iter().filter(|e| e.op != op && e.done.is_some_and(|d| d <= began)) {
+                for e in entries.iter().filter(|e| e.op != op && e.done.is_some()) {
                     if past.iter().all(|p| p.value != e.value) {
                         past.push(Past { value: e.value, began: e.began, done: e.done.unwrap_or(now) });
                     }
@@ -439,6 +439,21 @@ mod tests {
         o.flushed(moment);
         o.crash(true);
         assert!(may(&mut o, 11) && may(&mut o, 12) && may(&mut o, 13) && !may(&mut o, 0));
+    }
+
+    #[test]
+    fn a_flush_between_two_writes_at_a_time_leaves_the_first_below_the_second() {
+        let mut o = Oracle::new(1, true);
+        o.begin_write(1, 0, 1, 11);
+        o.begin_write(2, 0, 1, 12);
+        o.end_write(1, true, true);
+        let moment = o.now();
+        o.flushed(moment);
+        o.end_write(2, true, false);
+        o.begin_read(3, 0, 1);
+        assert!(o.end_read(3, &sector(12, 0), true).is_ok());
+        o.crash(true);
+        assert!(may(&mut o, 11) && may(&mut o, 12) && !may(&mut o, 0));
     }
 
     #[test]
