@@ -571,6 +571,43 @@ impl Manager {
         spare
     }
 
+    /// The array stops, all requests have ended and the members are flushed: what is known now is put on disk. Without this
+    /// a region that has been resynced would be resynced again.
+    pub(super) fn settle_bitmaps(&mut self) {
+        for id in self.bitmaps.keys().copied().collect::<Vec<u32>>() {
+            let Some(mut b) = self.bitmaps.remove(&id) else { continue };
+            if let Some(v) =
+                self.wanted.volumes.iter().find(|v| v.id == id).filter(|v| super::redundancy::volume_viable(v))
+            {
+                let bands = v.geometry.bands() as usize;
+                let mut changed = BTreeSet::new();
+                for (r, state) in b.states.iter_mut().enumerate() {
+                    let now = match b.map.get(r as u32) {
+                        Region::Dirty | Region::Closing if super::redundancy::degraded(&v.groups[r / bands]) => {
+                            Region::Dirty
+                        }
+                        Region::Dirty | Region::Closing => Region::Clean,
+                        Region::Syncing => Region::NeedSync,
+                        other => other,
+                    };
+                    if std::mem::replace(state, now) != now {
+                        changed.insert(r as u32 / REGIONS_PER_BLOCK);
+                    }
+                }
+                let mut writes = Vec::new();
+                for (first, count) in runs(&changed, self.blocks_per_group()) {
+                    let bytes = encode_blocks(id, &b.states, first, count);
+                    let copies = self.bitmap_copies_of(v, first);
+                    writes.extend(copies.into_iter().map(|(_, device, offset)| (device, offset, bytes.clone())));
+                }
+                for (device, offset, bytes) in writes {
+                    self.task_write(device, offset, bytes);
+                }
+            }
+            self.bitmaps.insert(id, b);
+        }
+    }
+
     /// The array stops, or the volume goes: rounds under way are not finished, but the task that ends them waits for their
     /// writes.
     pub(super) fn stop_bitmaps(&mut self, only: Option<VolumeId>) {

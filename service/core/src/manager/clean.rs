@@ -43,6 +43,8 @@ enum StopPhase {
     Offline,
     Quiesce,
     Flush,
+    Bitmaps,
+    FlushBitmaps,
     Commit,
     Erase,
     FlushErased,
@@ -220,6 +222,18 @@ impl Manager {
                 Next::Phase
             }
             StopPhase::Flush => {
+                for (_, device) in self.live_members() {
+                    self.task_flush(device);
+                }
+                t.phase = StopPhase::Bitmaps;
+                Next::Phase
+            }
+            StopPhase::Bitmaps => {
+                self.settle_bitmaps();
+                t.phase = StopPhase::FlushBitmaps;
+                Next::Phase
+            }
+            StopPhase::FlushBitmaps => {
                 for (_, device) in self.live_members() {
                     self.task_flush(device);
                 }

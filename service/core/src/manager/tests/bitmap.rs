@@ -189,8 +189,33 @@ fn a_clean_stop_leaves_nothing_to_resync() {
     w.run();
     assert_eq!(w.command(Command::Stop), Ok(Answer::Done));
     let w = w.again(2, devices(0..4), false);
-    assert_eq!(states(&w)[1], Region::Dirty, "dirty, but known to match");
+    assert_eq!(states(&w)[1], Region::Clean);
     assert_eq!((w.health(), w.stripes.len()), (vec![Health::Healthy], 0));
+}
+
+#[test]
+fn what_was_resynced_stays_so_over_a_clean_stop() {
+    let mut w = with_bitmap(4, 0, Level::Raid5, 4);
+    ask(&mut w, 1);
+    w.run();
+    let mut w = w.crash(0).again(2, devices(0..4), false);
+    assert_eq!((w.health(), w.stripes.len()), (vec![Health::Healthy], 16));
+    assert_eq!(w.command(Command::Stop), Ok(Answer::Done));
+    let w = w.crash(0).again(3, devices(0..4), false);
+    assert_eq!((states(&w)[1], w.stripes.len()), (Region::Clean, 0));
+}
+
+#[test]
+fn a_stop_while_degraded_keeps_what_the_lost_member_missed() {
+    let mut w = with_bitmap(4, 0, Level::Raid5, 4);
+    ask(&mut w, 0);
+    w.run();
+    fail(&mut w, 3);
+    w.run();
+    assert_eq!(w.command(Command::Stop), Ok(Answer::Done));
+    let w = w.crash(0).again(3, devices(0..3), false);
+    assert_eq!(states(&w)[0], Region::Dirty);
+    assert!(w.stripes.is_empty());
 }
 
 #[test]
@@ -207,7 +232,7 @@ fn a_stop_in_the_middle_of_a_round_waits_for_its_writes() {
         let w = w.again(2, devices(0..4), false);
         assert_eq!(w.health(), [Health::Healthy]);
         let state = states(&w)[1];
-        assert!(matches!(state, Region::Unwritten | Region::Dirty), "{state:?}");
+        assert!(matches!(state, Region::Unwritten | Region::Clean), "{state:?}");
         assert!(state == Region::Unwritten || content(&w, 1).iter().all(|b| *b == 0));
     }
 }
@@ -289,7 +314,7 @@ fn a_damaged_copy_is_read_from_the_other_one_and_two_make_the_region_suspect() {
         let disk = &w.disks[&(copy as u16)];
         (MIB..SIZE - MIB).step_by(4096).find(|at| {
             let block = disk.read(*at, 4096);
-            block[4..8] == [0; 4] && block[8..12] == [1, 3, 1, 1]
+            block[4..8] == [0; 4] && block[8..12] == [1, 2, 1, 1]
         })
     };
     for both in [false, true] {
