@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use raid_core::action::{ReqStatus, VolumeId};
 use raid_core::geometry::Level;
@@ -186,7 +187,10 @@ impl World {
         let cut = self.cuts();
         let before = cut.was.last().cloned().unwrap_or_default();
         let surely = self.viable_without(&before, |d| cut.gone.contains(&d) || cut.doubtful.contains(&d));
-        let perhaps = self.viable_without(&before, |d| cut.gone.contains(&d));
+        // An assembly that never brought the volume online binds nobody: whom it recorded as failed may be back.
+        let online = |v: &Arc<View>| v.volume(self.volume).is_some_and(|v| v.online);
+        let binding = cut.was.iter().rposition(online).unwrap_or(0);
+        let perhaps = cut.was.iter().skip(binding).any(|v| self.viable_without(v, |d| cut.gone.contains(&d)));
         let slots = || before.volume(self.volume).into_iter().flat_map(|v| &v.groups).flat_map(|g| &g.slots);
         let lost = |d: usize| cut.gone.contains(&d) || cut.doubtful.contains(&d);
         let degraded = slots().any(|s| s.state != SlotState::InSync || lost(usize::from(s.member.0)));
