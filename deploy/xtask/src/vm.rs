@@ -46,18 +46,23 @@ struct Host {
     members: PathBuf,
 }
 
+/// Runs `raidctl` against a control socket and gives its output; the error is what it said.
+pub fn raidctl(program: &Path, socket: &Path, arguments: &[&str]) -> Result<String, String> {
+    let output = Command::new(program)
+        .arg("--server")
+        .arg(format!("unix:{}", socket.display()))
+        .args(arguments)
+        .output()
+        .map_err(|e| format!("{}: {e}", program.display()))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    Err(format!("raidctl {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim()))
+}
+
 impl Host {
     fn ctl(&self, arguments: &[&str]) -> Result<String, String> {
-        let output = Command::new(&self.raidctl)
-            .arg("--server")
-            .arg(format!("unix:{}", self.socket.display()))
-            .args(arguments)
-            .output()
-            .map_err(|e| format!("{}: {e}", self.raidctl.display()))?;
-        if output.status.success() {
-            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-        }
-        Err(format!("raidctl {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim()))
+        raidctl(&self.raidctl, &self.socket, arguments)
     }
 
     /// Answers one request of the guest.

@@ -92,16 +92,7 @@ impl Daemon {
     }
 
     pub fn ctl(&self, arguments: &[&str]) -> Result<String, String> {
-        let output = Command::new(&self.raidctl)
-            .arg("--server")
-            .arg(format!("unix:{}", self.socket().display()))
-            .args(arguments)
-            .output()
-            .map_err(|e| format!("{}: {e}", self.raidctl.display()))?;
-        if output.status.success() {
-            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-        }
-        Err(format!("raidctl {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim()))
+        crate::vm::raidctl(&self.raidctl, &self.socket(), arguments)
     }
 
     /// `kill -9`.
