@@ -317,10 +317,11 @@ fn load_script(seed: u64, contents: u64, round: u32) -> String {
 fn copy_self(to: &Path) -> Result<(), String> {
     let fail = |what: &Path, e: std::io::Error| format!("{}: {e}", what.display());
     fs::create_dir_all(to).map_err(|e| fail(to, e))?;
-    let me = std::env::current_exe().map_err(|e| format!("this program is not to be found: {e}"))?;
+    // Not by its path: where a build has linked the program anew since it started, that path is another file, or none.
+    let me = Path::new("/proc/self/exe");
     let maps = fs::read_to_string("/proc/self/maps").map_err(|e| format!("/proc/self/maps: {e}"))?;
     let mut libraries: Vec<PathBuf> =
-        maps.lines().filter_map(|l| l.find('/').map(|at| PathBuf::from(&l[at..]))).filter(|p| *p != me).collect();
+        maps.lines().filter_map(|l| l.find('/').map(|at| PathBuf::from(&l[at..]))).collect();
     libraries.sort();
     libraries.dedup();
     for path in libraries.iter().filter(|p| p.to_string_lossy().contains(".so")) {
@@ -328,6 +329,6 @@ fn copy_self(to: &Path) -> Result<(), String> {
         let name = if name.to_string_lossy().starts_with("ld-") { "loader".as_ref() } else { name };
         fs::copy(path, to.join(name)).map_err(|e| fail(path, e))?;
     }
-    fs::copy(&me, to.join("xtask")).map_err(|e| fail(&me, e))?;
+    fs::copy(me, to.join("xtask")).map_err(|e| fail(me, e))?;
     Ok(())
 }
